@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from placewright.timeline import Timeline
 
 
+_FULL_BOUND_SECONDS = 1.5e-4  # seconds per op of a bound that accounts for memory
+_QUICK_BOUND_SECONDS = 5e-5  # without memory
+MIN_SEARCH_SHARE = 4.0
+"""Budgets below this many times the bound's seconds get the bound without memory."""
+
+
 def solve_problem(
     problem: Problem,
     solver: Solver,
@@ -48,7 +54,10 @@ def solve_problem(
     if select is None and isinstance(solver, Auto) and has_measured_costs(problem):
         select = CautiousChoice()
     original, problem = problem, simulated_problem(problem, solver)
-    search = Search(problem, stop_rule(stop, budget), seed, progress)
+    stop = stop_rule(stop, budget)
+    search = Search(problem, stop, seed, progress)
+    full_bound = stop.seconds_left(search) >= MIN_SEARCH_SHARE * bound_seconds(problem)
+    search.stop = stop.reserve(bound_seconds(problem, full_bound))
     interrupted = False
     chosen: Candidate | None = None
     try:
@@ -75,9 +84,9 @@ def solve_problem(
     timeline = simulator.simulate(problem, plan)
     # The bound holds for the ops that are really run, and some bounds for plans that fit only.
     if plan.fusion is None and timeline.fits and problem is original:
-        proven_bound = search.bound
+        proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
     else:
-        proven_bound = _plan_bound(original, plan, timeline)
+        proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
     result = _result(problem, timeline, solver.name, proven_bound)
     return replace(
         result,
@@ -100,7 +109,7 @@ def evaluate_problem(problem: Problem, plan: Plan | Result, name: str = "given")
         executed = simulated_problem(problem, METHODS[name]()) if name in METHODS else problem
     timeline = simulator.simulate(executed, plan)
     seconds = time.perf_counter() - started
-    result = _result(executed, timeline, name, _plan_bound(problem, plan, timeline))
+    result = _result(executed, timeline, name, _plan_bound(problem, plan, timeline.fits))
     if saved is None:
         history = ((1, seconds, result.objective_value),)
         return replace(result, evaluations=1, seconds=seconds, history=history)
@@ -140,9 +149,14 @@ def has_measured_costs(problem: Problem) -> bool:
     return isinstance(problem.costs, Table) and bool(problem.costs.machine)
 
 
-def _plan_bound(problem: Problem, plan: Plan, timeline: Timeline) -> Bound:
+def _plan_bound(problem: Problem, plan: Plan, fits_only: bool) -> Bound:
     bounded_problem = problem if plan.fusion is None else contract(problem, plan).problem
-    return bound(bounded_problem, fits_only=timeline.fits)
+    return bound(bounded_problem, fits_only=fits_only)
+
+
+def bound_seconds(problem: Problem, full: bool = True) -> float:
+    """About the seconds that the bound takes, with or without the one of memory."""
+    return problem.arrays.ops * (_FULL_BOUND_SECONDS if full else _QUICK_BOUND_SECONDS)
 
 
 def _result(problem: Problem, timeline: Timeline, name: str, proven_bound: Bound) -> Result:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from placewright.errors import ConfigError, PlanError
 from placewright.solvers.auto import Auto
 from placewright.solvers.problem_results import (
+    MIN_SEARCH_SHARE,
+    bound_seconds,
     evaluate_problem,
     has_measured_costs,
     solve_problem,
@@ -49,6 +51,13 @@ def solve_workload(
     if len(workload) == 1 and warm_start is None:
         return _solve_one_call(workload, solver, rule, seed, select, keep_interrupted)
     search = WorkloadSearch(workload, rule, seed, progress)
+    needed = sum(map(bound_seconds, workload.problems))
+    full_bound = rule.seconds_left(search) >= MIN_SEARCH_SHARE * needed
+    search.stop = rule.reserve(
+        needed
+        if full_bound
+        else sum(bound_seconds(problem, full=False) for problem in workload.problems)
+    )
     interrupted = False
     chosen: CallPlans | None = None
     try:
@@ -75,8 +84,8 @@ def solve_workload(
     best, found_by = search.best, search.found_by
     if chosen is not None and chosen is not best:
         best, found_by = chosen, "cautious choice"
-    fits = best.key[0] == 0
-    proven = search.bound if fits else workload_bound(workload, fits_only=False)
+    is_full = best.key[0] == 0 and (full_bound or search.bound_known)
+    proven = search.bound if is_full else workload_bound(workload, fits_only=False)
     result = _result(workload, best.workload_plan(), solver.name, proven)
     return replace(
         result,
