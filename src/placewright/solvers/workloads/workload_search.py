@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from placewright.plan import Plan
+    from placewright.solvers.search import Search
     from placewright.solvers.workloads.call_plans import Residency
     from placewright.workload import Workload
 
@@ -112,6 +113,11 @@ class WorkloadSearch:
         """Whether the bound has been computed."""
         return "bound" in self.__dict__
 
+    def report_progress(self, _: Search | None = None) -> None:
+        """Call the progress function; also while a search of one part of the workload runs."""
+        if self.progress is not None:
+            self.progress(self)
+
     def judge(self, plans: Sequence[Plan]) -> CallPlans:
         """Evaluate a plan for each call, all with one placement of the weights."""
         calls = tuple(evaluate_call(self.workload, at, plan) for at, plan in enumerate(plans))
@@ -158,8 +164,7 @@ class WorkloadSearch:
         if key < self.key:
             self.best, self.found_by = plans, self.phase
             self.history.append((self.evaluations, self.seconds, key[1]))
-        if self.progress is not None:
-            self.progress(self)
+        self.report_progress()
         return plans
 
 

@@ -71,7 +71,9 @@ class WorkloadSolver:
     def run(self, search: WorkloadSearch) -> None:
         auto = replace(self.auto, exact=False)
         joint = join_calls(search.workload)
-        joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed)
+        joint_search = Search(
+            joint.problem, Slice.of(search, 1.0), search.seed, search.report_progress
+        )
         rounds = _annealing_rounds(joint_search, auto)
         turns = CallTurns(search, auto)
         stages: tuple[Callable[[], None], ...] = (
@@ -93,7 +95,7 @@ class WorkloadSolver:
 def solve_jointly(search: WorkloadSearch, solver: Solver) -> None:
     """Run another method than `auto` on the joint problem and evaluate its plans."""
     joint = join_calls(search.workload)
-    joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed)
+    joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed, search.report_progress)
     search.phase = phase_name(solver)
     solver.run(joint_search)
     search.evaluations += joint_search.evaluations
@@ -169,7 +171,7 @@ def _solve_alone(search: WorkloadSearch, turns: CallTurns) -> None:
     workload = search.workload
     for at, problem in enumerate(workload.problems):
         share = _ALONE_SHARE / (len(workload) - _ALONE_SHARE * at)
-        alone = Search(problem, Slice.of(search, share / 2), search.seed)
+        alone = Search(problem, Slice.of(search, share / 2), search.seed, search.report_progress)
         _run_quickly(_annealing_rounds(alone, turns.auto))
         search.evaluations += alone.evaluations
         search.phase = f"{workload.calls[at].name} alone"
