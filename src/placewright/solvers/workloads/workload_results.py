@@ -16,6 +16,7 @@ from placewright.solvers.problem_results import (
     solve_problem,
     stop_rule,
 )
+from placewright.solvers.search import phase_name
 from placewright.solvers.workloads.workload_choice import choose_cautiously
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
 from placewright.solvers.workloads.workload_solver import WorkloadSolver, solve_jointly
@@ -86,7 +87,8 @@ def solve_workload(
         best, found_by = chosen, "cautious choice"
     is_full = best.key[0] == 0 and (full_bound or search.bound_known)
     proven = search.bound if is_full else workload_bound(workload, fits_only=False)
-    result = _result(workload, best.workload_plan(), solver.name, proven)
+    # Another runtime's placement is evaluated as if we ran it.
+    result = _result(workload, best.workload_plan(), phase_name(solver), proven)
     return replace(
         result,
         evaluations=search.evaluations,

@@ -11,6 +11,7 @@ import numpy as np
 from placewright import simulator
 from placewright.errors import ConfigError
 from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.bounds.shared_memory import shared_memory_bound
 from placewright.solvers.stop import Stop
 from placewright.solvers.workloads.call_plans import (
     CallPlan,
@@ -172,7 +173,8 @@ def workload_bound(workload: Workload, fits_only: bool = True) -> Bound:
     """Seconds that no plan of a workload can beat.
 
     Proof: under any plan of the workload each call takes no less than its own bound, in which the
-    weights and states of the other calls occupy memory too; so does the weighted sum.
+    weights and states of the other calls occupy memory too; so does the weighted sum. For plans
+    that fit, `shared_memory_bound` also counts that a weight has one device in all calls.
 
     Args:
         fits_only: The bound need hold only for plans that fit in each call.
@@ -184,4 +186,10 @@ def workload_bound(workload: Workload, fits_only: bool = True) -> Bound:
     names = ", ".join(dict.fromkeys(each.name for each in bounds))
     # The sum itself is rounded: one share of an epsilon for each product and each addition.
     rounding = 4 * len(bounds) * float(np.finfo(np.float64).eps)
-    return Bound(seconds * (1 - rounding), names if len(bounds) == 1 else f"calls: {names}")
+    separate = Bound(seconds * (1 - rounding), names if len(bounds) == 1 else f"calls: {names}")
+    if not fits_only or len(bounds) == 1:
+        return separate
+    together = shared_memory_bound(
+        workload.problems, workload.counts.tolist(), list(workload.weights)
+    )
+    return separate if separate.seconds >= together else Bound(together, "shared memory")
