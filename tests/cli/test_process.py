@@ -44,7 +44,7 @@ def test_help_names_the_commands():
 
 
 def test_json_is_alone_on_stdout_and_stderr_is_empty():
-    ran = command("compare", "diamond", "--on", "2xP100+cpu", "--json")
+    ran = command("compare", "diamond", "--on", "2xP100+cpu", "--json", "-q")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert json.loads(ran.stdout)["best"]
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from placewright.cli.command_classes import MAX_WIDTH, PanelCommand, PanelGroup
 from placewright.cli.commands.clusters import list_clusters
 from placewright.cli.commands.compare import compare_methods
 from placewright.cli.commands.diff import diff_plans
@@ -25,7 +26,6 @@ from placewright.cli.general_options import (
     Verbose,
     with_general_options,
 )
-from placewright.cli.panels import MAX_WIDTH, PanelCommand, PanelGroup
 
 # Without markup the help comes from typer alone, in a third of the time that rich takes to load.
 app = typer.Typer(
@@ -82,9 +82,9 @@ def root_command(
     """Find the fastest placement of a neural network on a set of devices.
 
     \b
-    placewright models                                   built-in models
-    placewright clusters                                 devices and links
-    placewright compare branches --on 2xP100+cpu         every method, side by side
+    placewright models                             built-in models
+    placewright clusters                           devices and links
+    placewright compare branches --on 2xP100+cpu   every method, side by side
     placewright place branches --on 2xP100+cpu -o plan.json --report report.html
     placewright simulate branches --on 2xP100+cpu --plan plan.json
     """

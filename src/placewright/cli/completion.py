@@ -24,15 +24,13 @@ def complete_cluster(incomplete: str) -> Completions:
     """The device or link that is being typed, after what is there: `2xP100+c` gives `…+cpu`."""
     from placewright import presets
 
-    before, word = _split_last_name(incomplete)
-    if before.endswith(("@", "-")):
-        known = [(each.name, each.kind) for each in presets.link_presets()]
-    else:
-        known = [(each.name, each.kind) for each in presets.device_presets()]
-        known += [] if before else [("here", "this machine, measured")]
-    found = [
-        (before + name, about) for name, about in known if name.lower().startswith(word.lower())
-    ]
+    devices = [(each.name, each.kind) for each in presets.device_presets()]
+    links = [(each.name, each.kind) for each in presets.link_presets()]
+    before, word = _split_last_name(incomplete, "+(@")
+    here = [] if before else [("here", "this machine, measured")]
+    found = _names_after(before, word, links if before.endswith("@") else devices + here)
+    if "-" in word:  # a link between GPUs: 4xV100-nvlink
+        found += _names_after(*_split_last_name(incomplete, "-"), links)
     return found + [(path, "") for path in _paths(incomplete, (".toml", ".json"))]
 
 
@@ -71,11 +69,19 @@ def method_names() -> list[str]:
     return [*METHOD_NAMES, *POLICY_NAMES]
 
 
-def _split_last_name(text: str) -> tuple[str, str]:
+def _split_last_name(text: str, separators: str) -> tuple[str, str]:
     """What comes before the last device or link of a cluster, and that name as far as typed."""
-    match = re.search(r"(?:^|[+(@-])(?:\d+x)?(?=[^+(@-]*$)", text)
+    match = re.search(
+        rf"(?:^|[{re.escape(separators)}])(?:\d+x)?(?=[^{re.escape(separators)}]*$)", text
+    )
     end = match.end() if match else 0
     return text[:end], text[end:]
+
+
+def _names_after(before: str, word: str, known: Completions) -> Completions:
+    return [
+        (before + name, about) for name, about in known if name.lower().startswith(word.lower())
+    ]
 
 
 def _paths(incomplete: str, suffixes: tuple[str, ...]) -> Iterator[str]:

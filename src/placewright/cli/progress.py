@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 from placewright.cli.general_options import is_quiet
 from placewright.cli.render.text import format_count
 from placewright.errors import printable
-from placewright.units import format_percent, format_seconds
+from placewright.units import format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,9 @@ class Progress:
     """A bar on stderr that shows up once a command has taken a second.
 
     Without a terminal a line is printed every few seconds, at last every half minute, so that a log
-    shows what takes long. With --quiet nothing is shown. What a model prints meanwhile goes to stderr, too: stdout is for the answer only.
+    shows what takes long. With --quiet nothing is shown.
+
+    What a model prints meanwhile goes to stderr, too: stdout is for the answer only.
 
     Args:
         text: What the line says until a search begins.
@@ -81,13 +83,12 @@ class Progress:
         The best time shown is that of all searches so far.
         """
 
+        from placewright.solvers.progress_display import best_text, fraction_done
+
         def on_progress(search: Search) -> None:
             if self._best is None or search.key < self._best[0]:
-                what = "step time" if search.problem.objective == "step" else "period"
-                fits = ", does not fit" if search.key[0] else ""
-                best = f"best {what} {format_seconds(search.key[1])}{fits}"
-                self._best = search.key, best
-            done = _fraction_done(search)
+                self._best = search.key, best_text(search)
+            done = fraction_done(search)
             fraction = done if total == 1 else (index + (done or 0.0)) / total
             plans = format_count(search.evaluations, "plan")
             self.update(f"{name}: {self._best[1]}, {plans}", fraction)
@@ -143,16 +144,3 @@ class Progress:
             "total": total,
             "completed": self.fraction or 0.0,
         }
-
-
-def _fraction_done(search: Search) -> float | None:
-    """The share of the stop rule's limit that is used, if it has one."""
-    from placewright.solvers import MaxEvaluations, MaxTime
-
-    fractions = []
-    for rule in getattr(search.stop, "rules", (search.stop,)):
-        if isinstance(rule, MaxTime):
-            fractions.append(search.seconds / max(rule.seconds, 1e-9))
-        elif isinstance(rule, MaxEvaluations):
-            fractions.append(search.evaluations / rule.count)
-    return min(1.0, max(fractions)) if fractions else None

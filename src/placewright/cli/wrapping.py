@@ -35,7 +35,7 @@ def output_width() -> int | None:
 
 
 def wrap_line(line: str, width: int | None) -> list[str]:
-    """A line in parts of at most this width, where its words allow it, without blanks at the end."""
+    """A line in parts of at most this width where its words allow it, without blanks at the end."""
     line = line.rstrip(" ")
     if width is None or len(line) <= width:
         return [line]
