@@ -173,7 +173,7 @@ def test_idle_time_and_streamed_weights_can_be_pointed_at(open_tab, small):
     )
     tab.page.locator("#timeline-chart").hover(position={"x": row[0] + 2, "y": row[1]})
     assert "streamed weight of" in tab.text("#tip")
-    tab.page.get_by_label("Idle lanes").check()
+    tab.page.get_by_label("All lanes").check()
     cpu = tab.get("placewright.timeline.lanes.rows.find(r => r.lane.name === 'cpu').y")
     tab.page.locator("#timeline-chart").hover(position={"x": 600, "y": cpu + 5})
     assert tab.text("#tip").startswith("cpu is idle")

@@ -117,7 +117,7 @@ def test_idle_lanes_are_folded_until_requested_or_chosen(open_tab, medium, small
     tab = open_tab(small)
     names = "placewright.timeline.lanes.rows.map(r => r.lane.name)"
     assert "cpu" not in tab.get(names)
-    tab.page.get_by_label("Idle lanes").check()
+    tab.page.get_by_label("All lanes").check()
     assert "cpu" in tab.get(names)
     busy = open_tab(medium)
     length = busy.get("placewright.data.step(0).length")

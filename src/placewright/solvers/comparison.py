@@ -79,7 +79,7 @@ class Comparison:
         for result in self.results:
             if result.solver == SingleDevices.name:
                 return result
-        return solve(self.problem, SingleDevices())
+        return solve(self.problem, SingleDevices(), progress=False)
 
     @property
     def single_device_name(self) -> str:
@@ -93,9 +93,8 @@ class Comparison:
             if result.solver == DEFAULT_METHOD:
                 return result
         try:
-            return solve(
-                self.problem, Accelerate(), MaxEvaluations(max(4, len(self.problem.cluster)))
-            )
+            stop = MaxEvaluations(max(4, len(self.problem.cluster)))
+            return solve(self.problem, Accelerate(), stop, progress=False)
         except PlacewrightError:
             return None
 

@@ -14,8 +14,7 @@ function ratioWords(other, name) {
   if (!best.fits || !(best.value > 0)) return ["", ""];
   const ratio = other.value / best.value;
   if (Math.abs(ratio - 1) < 5e-4) return [`this plan is as fast as ${name}`, ""];
-  if (ratio > 1)
-    return [`this plan is ${short(Number(ratio.toPrecision(3)))}× faster`, "good"];
+  if (ratio > 1) return [`this plan is ${short(Number(ratio.toPrecision(3)))}× faster`, "good"];
   return [`this plan is ${short(Number((1 / ratio).toPrecision(3)))}× slower`, "bad"];
 }
 
@@ -111,10 +110,7 @@ const answer = {
       ["memory limits", limits.length ? limits.join(", ") : "the devices' own"],
       ...(data.constraints.length ? [["constraints", data.constraints.join("; ")]] : []),
       ["objective", data.objective === "step" ? "time of one step" : "period of pipelined steps"],
-      [
-        "order of ops",
-        data.discipline === "ready" ? "whichever op is ready" : "the plan's order",
-      ],
+      ["order of ops", data.discipline === "ready" ? "whichever op is ready" : "the plan's order"],
       ["op times", data.costs],
       ["method", best.name],
       ["seed", String(best.seed)],
@@ -172,10 +168,12 @@ const answer = {
         "tbody",
         {},
         ...few.map((device) => {
-          const row = make("tr", {}, ...columns.map(([, text]) => make("td", { text: text(device) })));
-          row.firstChild.prepend(
-            make("i", { class: "dot", style: { background: device.colour } }),
+          const row = make(
+            "tr",
+            {},
+            ...columns.map(([, text]) => make("td", { text: text(device) })),
           );
+          row.firstChild.prepend(make("i", { class: "dot", style: { background: device.colour } }));
           return row;
         }),
       ),

@@ -9,7 +9,7 @@ const AXIS = 24,
 let GUTTER = 168;
 
 function fitGutter() {
-  GUTTER = innerWidth < 620 ? 96 : 168;
+  GUTTER = innerWidth < 620 ? 108 : 168;
 }
 
 function axisSteps(span, most) {
@@ -126,7 +126,7 @@ class Lanes {
       context.fillStyle = device ? ink.text : ink.quiet;
       const size = compact ? "9px" : device ? "600 12px" : "11px";
       context.font = `${size} system-ui, sans-serif`;
-      const figure = (!compact || device) && (device || GUTTER > 100);
+      const figure = (!compact || device) && (device || GUTTER > 120);
       label(context, laneName(lane), 18, y + high / 2, GUTTER - (figure ? 64 : 26));
       if (figure) {
         context.textAlign = "right";

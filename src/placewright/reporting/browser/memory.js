@@ -26,8 +26,7 @@ function shadeKey(layer, text) {
   if (layer in STRIPES) {
     const line = ink[STRIPES[layer]];
     const [angle, wide] = SLANT[layer] > 0 ? ["135deg", "1.5px"] : ["45deg", "0.8px"];
-    entry.firstChild.style.backgroundImage =
-      `repeating-linear-gradient(${angle}, ${line} 0 ${wide}, transparent ${wide} 4px)`;
+    entry.firstChild.style.backgroundImage = `repeating-linear-gradient(${angle}, ${line} 0 ${wide}, transparent ${wide} 4px)`;
   }
   return entry;
 }
@@ -121,7 +120,11 @@ class Held {
       const inside = GUTTER < 120; // where names leave no space
       context.textAlign = inside ? "left" : "right";
       if (inside) context.fillStyle = ink.text;
-      context.fillText(bytes(size), inside ? GUTTER + 4 : GUTTER - 5, Math.max(6, at - (inside ? 6 : 0)));
+      context.fillText(
+        bytes(size),
+        inside ? GUTTER + 4 : GUTTER - 5,
+        Math.max(6, at - (inside ? 6 : 0)),
+      );
       this.ticks.push(size);
     }
   }
@@ -133,7 +136,7 @@ class Held {
     context.fillRect(8, 13, 4, 10);
     context.fillStyle = ink.text;
     context.font = "600 12px system-ui, sans-serif";
-    label(context, device.name, 18, 22, GUTTER - 70);
+    label(context, device.name, 18, 22, GUTTER - (GUTTER < 120 ? 24 : 70));
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = ink.quiet;
     const exact = shown().method.devices[this.at][2];

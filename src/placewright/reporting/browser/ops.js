@@ -200,7 +200,8 @@ const ops = {
 
 // Commas and quotes in names are data; so is what a spreadsheet would take for a formula.
 function csvField(value) {
-  const text = /^[=+@\t\r-]/.test(value) && Number.isNaN(Number(value)) ? `'${value}` : String(value);
+  const text =
+    /^[=+@\t\r-]/.test(value) && Number.isNaN(Number(value)) ? `'${value}` : String(value);
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 

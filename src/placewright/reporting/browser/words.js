@@ -34,7 +34,8 @@ function sendName(step, row) {
 function waitWords(step, lane, slot) {
   const code = lane.wait[slot];
   if (code === 0) return "starts with the step";
-  if (code === TURN) return `waited for ${data.name(lane.what[slot - 1])} to end on ${laneName(lane)}`;
+  if (code === TURN)
+    return `waited for ${data.name(lane.what[slot - 1])} to end on ${laneName(lane)}`;
   const kind = code % 8,
     of = (code - kind) / 8;
   if (kind === INPUT) return `waited for ${data.name(of)} to end`;
