@@ -35,7 +35,8 @@ class Progress:
         text: What the line says until a search begins.
         stream: Where to show it; stderr by default.
         delay: Seconds until the bar shows up.
-        interval: Seconds until the first line, and between the first lines.
+        interval: Seconds until the first line, and between the first lines; `LINE_INTERVAL` by
+            default.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Progress:
         text: str,
         stream: TextIO | None = None,
         delay: float = 1.0,
-        interval: float = LINE_INTERVAL,
+        interval: float | None = None,
     ) -> None:
         self.text = text
         self.fraction: float | None = None
@@ -52,7 +53,7 @@ class Progress:
         self._started = time.monotonic()
         self._timer = threading.Timer(delay, self._start_bar)
         self._timer.daemon = True
-        self._interval = interval
+        self._interval = LINE_INTERVAL if interval is None else interval
         self._ended = threading.Event()
         self._lines = threading.Thread(target=self._print_lines, daemon=True)
         self._lock = threading.Lock()

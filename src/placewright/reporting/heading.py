@@ -72,7 +72,8 @@ def link_rows(cluster: Cluster) -> list[dict[str, Any]]:
     found: dict[tuple[float, float], list[tuple[str, str]]] = {}
     for ends, link in cluster.links.items():
         found.setdefault((link.bandwidth, link.latency), []).append(ends)
-    rows = [
+    most_first = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
         {
             "source": pairs[0][0],
             "target": pairs[0][1],
@@ -80,9 +81,8 @@ def link_rows(cluster: Cluster) -> list[dict[str, Any]]:
             "bandwidth": bandwidth if math.isfinite(bandwidth) else None,
             "latency": latency,
         }
-        for (bandwidth, latency), pairs in found.items()
+        for (bandwidth, latency), pairs in most_first[:MAX_LINK_ROWS]
     ]
-    return sorted(rows, key=lambda row: -row["count"])[:MAX_LINK_ROWS]
 
 
 def _constraints_text(problem: Problem) -> list[str]:
