@@ -135,7 +135,8 @@ def test_control_c_keeps_the_best_plan_and_exits_with_130(tmp_path):
         "            pass\n"
         "pw.solvers.METHODS['random'] = Slow\n"
         "from placewright.cli import main\n"
-        "main(['-q', 'place', 'layered', '--on', '2xP100', '--method', 'random', '-o', 'plan.json'])\n"
+        "words = '-q place layered --on 2xP100 --method random -o plan.json'\n"
+        "main(words.split())\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
