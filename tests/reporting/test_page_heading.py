@@ -223,6 +223,8 @@ def test_nothing_is_cut_off_on_a_narrow_screen(open_tab, small, width):
             "getComputedStyle(e).lineHeight)"
         )
         assert lines < 1.5
+    hidden = "(() => { const t = document.getElementById('op-table'); return t.scrollWidth - "
+    assert tab.get(f"{hidden}t.clientWidth; }})()") <= 0
     charts = tab.get("placewright.timeline.lanes.x(0)")
     assert charts < 0.3 * width
     assert re.search(r"\d ms", tab.text(".figure:first-child b"))
