@@ -87,7 +87,8 @@ def test_a_cluster_is_shown_with_its_devices_and_links(run):
     ran = run("clusters", "2xA100-nvlink+cpu", "--sources")
     assert (ran.status, ran.err) == (0, "")
     rows = [line.split() for line in ran.out.splitlines()]
-    assert "gpu0 A100 gpu 40 GiB 39 GiB 19.5 T 312 T 1,555 5 µs".split() in rows
+    devices = [" ".join(row) for row in rows]
+    assert "gpu0 A100 gpu 40 GiB 39 GiB 19.5 T 312 T 1,555 5 µs" in devices
     assert ["gpu0", "–", "270", "25"] in rows  # NVLink to gpu1, PCIe to the host
     assert ["cpu", "25", "25", "–"] in rows
     assert "A100: NVIDIA A100 data sheet (2021), A100-SXM4 40 GB" in ran.out

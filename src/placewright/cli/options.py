@@ -186,3 +186,12 @@ CostNoise = Annotated[
         help="(with --robust) How far costs are perturbed. [default: 0.2]",
     ),
 ]
+Cautious = Annotated[
+    bool,
+    typer.Option(
+        "--cautious/--no-cautious",
+        help="(auto only) Split a model that fits one device only if the gain survives slow "
+        "hand-overs and a slow host; --no-cautious takes the best by simulation.",
+        show_default=False,
+    ),
+]
