@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.cluster import Cluster
+    from placewright.device import Link
     from placewright.problem import Problem
     from placewright.result import Result
 
 HOST_SLOWDOWN = 3.0
 """Times the seconds of a host's ops: frameworks take microseconds to start one, and a host that
 feeds a GPU computes with the cores and the memory bandwidth that are left."""
-TRANSFER_SLOWDOWN = 1.5
-"""Times the seconds of a byte: activations on a host are in pageable memory."""
-HOST_DELAY, DEVICE_DELAY = 2e-4, 5e-5
+HOST_TRANSFER_SLOWDOWN, TRANSFER_SLOWDOWN = 1.5, 1.15
+"""Times the seconds of a byte: from and to a host, whose activations are in pageable memory, and
+between other devices."""
+HOST_DELAY, DELAY = 2e-4, 5e-5
 """Seconds by which a tensor arrives later from or at a host, and between other devices. Where host
 and GPU met, steps took 0.1 to 0.5 ms longer than predicted each time."""
 
@@ -185,15 +187,18 @@ def _slow_cluster(cluster: Cluster) -> Cluster:
         for device in cluster.devices
     ]
     links = {
-        pair: replace(
-            link,
-            bandwidth=link.bandwidth / TRANSFER_SLOWDOWN,
-            pageable_bandwidth=None
-            if link.pageable_bandwidth is None
-            else link.pageable_bandwidth / TRANSFER_SLOWDOWN,
-            handoff_latency=max(link.latency, link.handoff_latency or 0.0)
-            + (HOST_DELAY if hosts & set(pair) else DEVICE_DELAY),
-        )
-        for pair, link in cluster.links.items()
+        pair: _slow_link(link, bool(hosts & set(pair))) for pair, link in cluster.links.items()
     }
     return replace(cluster, devices=tuple(devices), links=links)
+
+
+def _slow_link(link: Link, at_host: bool) -> Link:
+    slowdown = HOST_TRANSFER_SLOWDOWN if at_host else TRANSFER_SLOWDOWN
+    pageable = link.pageable_bandwidth
+    return replace(
+        link,
+        bandwidth=link.bandwidth / slowdown,
+        pageable_bandwidth=None if pageable is None else pageable / slowdown,
+        handoff_latency=max(link.latency, link.handoff_latency or 0.0)
+        + (HOST_DELAY if at_host else DELAY),
+    )
