@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 DEFAULT_METHOD = Accelerate.name
 """What is used most today: Accelerate's `device_map="auto"`."""
-CAUTIOUS_CRITERION = "predicted time, of plans whose gain survives slow hand-overs"
-"""What a cautious comparison of estimates ranks by."""
 COMPARE_BUDGET = "10s"
 """Time budget per method of `compare` without a stop rule and a budget."""
 
@@ -227,6 +225,8 @@ def compare(
         reason = skipped[0][1] if skipped else "no method was named"
         raise ConfigError(f"there is nothing to compare: {reason}")
     costs = PessimisticCosts.of(problem) if cautious and select is None else None
+    objective = "step time" if problem.objective == "step" else "period"
+    criterion = f"{objective}, of plans whose gain survives slow hand-overs"
     return Comparison(
         problem,
         tuple(results),
@@ -234,7 +234,7 @@ def compare(
         tuple(skipped),
         interrupted,
         rank=None if costs is None else costs.rank,
-        criterion="" if costs is None else CAUTIOUS_CRITERION,
+        criterion="" if costs is None else criterion,
     )
 
 
