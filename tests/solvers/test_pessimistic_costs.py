@@ -83,7 +83,7 @@ def test_a_decoder_that_fits_its_gpu_leaves_nothing_to_the_host(graph):
     assert [graph.ops[at].name for at in on_host] == ["ids"]
     (note,) = result.notes
     assert note.startswith(
-        f"a split predicted {result.step_time / bold.step_time:.2f}x faster was not taken: with "
+        f"a split predicted {result.step_time / bold.step_time:.2f}× faster was not taken: with "
         "slow hand-overs and a slow host it would take"
     )
     assert note in str(result)
@@ -157,7 +157,7 @@ def test_a_comparison_ranks_by_the_same_rule(graph):
     assert all(comparison.rank(auto) <= comparison.rank(each) for each in comparison.results)
     assert "survives slow hand-overs" in str(comparison)
     bold = pw.compare(problem, methods, stop=stop, cautious=False)
-    assert bold.best.solver == "auto"
+    assert bold.best.key == bold.results[-1].key  # another method may be as fast
     assert bold.best.step_time < auto.step_time
     assert bold.faster_by_estimate == ()
 
@@ -166,3 +166,10 @@ def test_a_note_is_saved_with_the_result(graph, tmp_path):
     result = solved(pw.Problem(graph, pw.Cluster.parse("A100+cpu")), evaluations=1500)
     pw.save(result, tmp_path / "result.json")
     assert pw.load(tmp_path / "result.json").notes == result.notes
+
+
+def test_an_explanation_recommends_no_split_that_was_not_taken(graph):
+    problem = pw.Problem(graph, pw.Cluster.parse("A100+cpu"))
+    result = solved(problem)
+    improvements = pw.explain(problem, result).improvements
+    assert "plan" not in {improvement.kind for improvement in improvements}

@@ -90,7 +90,7 @@ def _surviving_candidate(costs: PessimisticCosts, search: Search) -> Candidate:
     devices = problem.cluster.devices
     names = [devices[at].name for at in costs.computing_devices(chosen.plan)]
     note = (
-        f"a split predicted {chosen.key[1] / best.key[1]:.2f}x faster was not taken: with slow "
+        f"a split predicted {chosen.key[1] / best.key[1]:.2f}× faster was not taken: with slow "
         f"hand-overs and a slow host it would take {format_seconds(costs.value(best.plan))}, this "
         f"plan on {', '.join(names)} {format_seconds(costs.value(chosen.plan))}"
     )
