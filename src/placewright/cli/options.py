@@ -52,8 +52,9 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="CLUSTER",
-        help="A cluster such as 2xP100+cpu, a cluster file, or here: this machine, measured once. "
-        "Optional for workload and problem files, which include one.",
+        help="A cluster such as 2xP100+cpu or, quoted, 'MyGPU(24GB,82TF,1008GB/s)+cpu'; a cluster "
+        "file; or here: this machine, measured once. Optional for workload and problem files, "
+        "which include one.",
     ),
 ]
 ObjectiveOption = Annotated[
