@@ -56,7 +56,7 @@ def test_a_workload_is_placed_and_its_plan_read_by_every_command(run, calls, tmp
     )
 
     explained = run("explain", "plan.json", "--call", "decode")
-    assert explained.out.startswith("decode of ")
+    assert explained.out.startswith("decode of")
     one_op = run("explain", "plan.json", "--call", "decode", "--op", "blocks.0.mlp.up", "--json")
     assert one_op.status == 0, one_op.err
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright import simulator
-from placewright.costs import Table
+from placewright.costs import Roofline, Table
 from placewright.errors import PlanError
+from placewright.logs import log_duration
 from placewright.result import DeviceUse, Result
 from placewright.solvers.auto import Auto
 from placewright.solvers.bounds import bound
 from placewright.solvers.cautious_choice import CautiousChoice
+from placewright.solvers.progress_display import search_progress
 from placewright.solvers.registry import METHODS
 from placewright.solvers.search import Search, simulated_problem
 from placewright.solvers.stop import MaxTime, Stop
@@ -43,37 +45,42 @@ def solve_problem(
     solver: Solver,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[Search], None] | None = None,
+    progress: Callable[[Search], None] | bool | None = None,
     warm_start: Plan | None = None,
     select: Callable[[Search], Candidate] | Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> Result:
     """Find a plan for one problem; arguments as in `solve`."""
-    if select is None and isinstance(solver, Auto) and has_measured_costs(problem):
+    if select is None and cautious and isinstance(solver, Auto) and is_uncertain(problem):
         select = CautiousChoice()
     original, problem = problem, simulated_problem(problem, solver)
     stop = stop_rule(stop, budget)
-    search = Search(problem, stop, seed, progress)
+    search = Search(problem, stop, seed)
     full_bound = stop.seconds_left(search) >= MIN_SEARCH_SHARE * bound_seconds(problem)
     search.stop = stop.reserve(bound_seconds(problem, full_bound))
     interrupted = False
     chosen: Candidate | None = None
-    try:
-        if warm_start is not None:
-            search.phase = "start"
-            search.judge_plan(warm_start)
-            search.phase = ""
-        if not search.over:
-            solver.run(search)
-        seconds = search.seconds
-        if search.best is not None and callable(select):
-            chosen = select(search)
-    except KeyboardInterrupt:
-        if search.best is None or not keep_interrupted:
-            raise
-        interrupted, seconds = True, search.seconds
+    with search_progress(progress, solver.name) as search.progress:
+        try:
+            if warm_start is not None:
+                search.phase = "start"
+                search.judge_plan(warm_start)
+                search.phase = ""
+            if not search.over:
+                ops, cluster = len(problem.graph), problem.cluster.name
+                with log_duration(f"{solver.name}: searching plans of {ops:,} ops on {cluster}"):
+                    solver.run(search)
+            seconds = search.seconds
+            if search.best is not None and callable(select):
+                with log_duration(f"{solver.name}: choosing among the best plans"):
+                    chosen = select(search)
+        except KeyboardInterrupt:
+            if search.best is None or not keep_interrupted:
+                raise
+            interrupted, seconds = True, search.seconds
     if search.best is None:
         raise PlanError(
             f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
@@ -81,12 +88,14 @@ def solve_problem(
     plan, found_by = search.best, search.found_by
     if chosen is not None:
         plan, found_by = chosen.plan, chosen.found_by
+    notes = (chosen.note,) if chosen is not None and chosen.note else ()
     timeline = simulator.simulate(problem, plan)
     # The bound holds for the ops that are really run, and some bounds for plans that fit only.
-    if plan.fusion is None and timeline.fits and problem is original:
-        proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
-    else:
-        proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
+    with log_duration(f"{solver.name}: proving a lower bound"):
+        if plan.fusion is None and timeline.fits and problem is original:
+            proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
+        else:
+            proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
     result = _result(problem, timeline, solver.name, proven_bound)
     return replace(
         result,
@@ -96,6 +105,7 @@ def solve_problem(
         found_by=found_by,
         history=tuple(search.history),
         interrupted=interrupted,
+        notes=notes,
     )
 
 
@@ -144,9 +154,10 @@ def timeline_of(problem: Problem, result: Result) -> Timeline:
     return simulator.simulate(problem, result.plan)
 
 
-def has_measured_costs(problem: Problem) -> bool:
-    """Whether op times were measured on a machine."""
-    return isinstance(problem.costs, Table) and bool(problem.costs.machine)
+def is_uncertain(problem: Problem) -> bool:
+    """Whether costs are estimates, or were measured op by op on a machine."""
+    costs = problem.costs
+    return isinstance(costs, Roofline) or (isinstance(costs, Table) and bool(costs.machine))
 
 
 def _plan_bound(problem: Problem, plan: Plan, fits_only: bool) -> Bound:

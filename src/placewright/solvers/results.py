@@ -33,12 +33,13 @@ def solve(
     solver: Solver | None = None,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[Any], None] | None = None,
+    progress: Callable[[Any], None] | bool | None = None,
     warm_start: Plan | None = None,
     select: Callable[[Search], Candidate] | Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> Result: ...
 @overload
 def solve(
@@ -46,12 +47,13 @@ def solve(
     solver: Solver | None = None,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[Any], None] | None = None,
+    progress: Callable[[Any], None] | bool | None = None,
     warm_start: WorkloadPlan | None = None,
     select: Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> WorkloadResult: ...
 
 
@@ -60,12 +62,13 @@ def solve(
     solver: Solver | None = None,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[Any], None] | None = None,
+    progress: Callable[[Any], None] | bool | None = None,
     warm_start: Any = None,
     select: Callable[[Search], Candidate] | Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> Result | WorkloadResult:
     """Find a plan. This is what `placewright place` does.
 
@@ -77,16 +80,20 @@ def solve(
             calls of a workload, joined into one problem.
         stop: When to stop, e.g. `MaxEvaluations(1000)`.
         seed: Random seed.
-        progress: Called with the search after each batch of plans.
+        progress: Called with the search after each batch of plans; True to show a bar in a notebook
+            or lines on stderr, False to show nothing. By default a notebook shows a bar.
         warm_start: A plan that is evaluated first, so that the result is no worse.
         select: Chooses one of `search.top_plans`, e.g. `RobustChoice()`; `"best"` takes the best by
-            simulation. By default that is also taken, except that `Auto` chooses cautiously
-            (`CautiousChoice`) where op times were measured on a machine.
+            simulation. By default that is also taken, except that `Auto` chooses cautiously.
         budget: Time budget: seconds, or text such as `"30s"`. It is joined with `stop`. Without a
             solver, a stop rule and a budget it is 30 s; a given solver without either runs to its
             own end.
         keep_interrupted: On Ctrl-C, return the best plan so far (`Result.interrupted`) instead of
             raising KeyboardInterrupt.
+        cautious: Whether `Auto`, without a `select`, chooses cautiously (`CautiousChoice`): where
+            costs are estimates, a model that fits one device is split only if the gain survives
+            slow hand-overs and a slow host (`Result.notes` says so); where op times were measured,
+            ops are left to a host beside a GPU only if that gains enough.
 
     A solver that stands for another runtime (`RuntimeSolver`) is evaluated on the problem as that
     runtime runs it. The bound is that of the given problem.
@@ -109,6 +116,7 @@ def solve(
             select,
             budget=budget,
             keep_interrupted=keep_interrupted,
+            cautious=cautious,
         )
     if callable(select):
         raise ConfigError("select with a workload: it chooses among plans of one problem")
@@ -122,6 +130,7 @@ def solve(
         select,
         budget=budget,
         keep_interrupted=keep_interrupted,
+        cautious=cautious,
     )
 
 

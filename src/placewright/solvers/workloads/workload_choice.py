@@ -9,6 +9,7 @@ import numpy as np
 from placewright import simulator
 from placewright.plan_batch import PlanBatch
 from placewright.solvers.cautious_choice import SLOW_HOST, host_matters, scale_host
+from placewright.solvers.pessimistic_costs import PessimisticCosts
 from placewright.solvers.workloads.call_plans import (
     CallPlan,
     CallPlans,
@@ -28,19 +29,41 @@ if TYPE_CHECKING:
 def choose_cautiously(search: WorkloadSearch) -> CallPlans:
     """One of the best plans, or a simpler one, with a slower host in mind.
 
-    A plan that leaves ops to a host next to a GPU must gain enough: plans are compared by the
-    geometric mean of each call's time with the host as measured and with a slower host, times its
-    count. For each of the best placements of weights, every call takes the better of its annealed
-    plan and of the simple plans in this sense; everything on one device is a candidate, too.
+    Where costs are estimates and all calls fit one device, a split is taken only if its gain
+    survives pessimistic costs in every call (`pessimistic_costs.py`).
+
+    Where op times were measured, a plan that leaves ops to a host next to a GPU must gain enough:
+    plans are compared by the geometric mean of each call's time with the host as measured and with
+    a slower host, times its count. For each of the best placements of weights, every call takes the
+    better of its annealed plan and of the simple plans in this sense; everything on one device is a
+    candidate, too.
     """
     best, workload = search.best, search.workload
     assert best is not None
-    if best.key[0] or not any(map(host_matters, workload.problems)):
+    if best.key[0]:
+        return best
+    pessimistic = [PessimisticCosts.of(problem) for problem in workload.problems]
+    if all(costs is not None for costs in pessimistic):
+        return _surviving_plans(search, [costs for costs in pessimistic if costs is not None])
+    if not any(map(host_matters, workload.problems)):
         return best
     slow = [scale_host(problem, *SLOW_HOST) for problem in workload.problems]
     candidates = [best, *search.by_residency.values(), *search.single_devices]
     scored = [_most_cautious(workload, plans, slow) for plans in candidates if not plans.key[0]]
     return min(scored, key=lambda pair: pair[0])[1]
+
+
+def _surviving_plans(search: WorkloadSearch, costs: list[PessimisticCosts]) -> CallPlans:
+    """Costs are estimates and all calls fit one device: the best plans whose gain survives."""
+    assert search.best is not None
+    candidates = [search.best, *search.by_residency.values(), *search.single_devices]
+    survivors = [
+        plans
+        for plans in candidates
+        if not plans.key[0]
+        and all(own.survives(call.plan) for own, call in zip(costs, plans.calls, strict=True))
+    ]
+    return min(survivors, key=lambda plans: plans.key, default=search.best)
 
 
 def _most_cautious(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.errors import ConfigError, PlanError
+from placewright.logs import log_duration
 from placewright.solvers.auto import Auto
 from placewright.solvers.problem_results import (
     MIN_SEARCH_SHARE,
     bound_seconds,
     evaluate_problem,
-    has_measured_costs,
+    is_uncertain,
     solve_problem,
     stop_rule,
 )
+from placewright.solvers.progress_display import search_progress
 from placewright.solvers.search import phase_name
 from placewright.solvers.workloads.workload_choice import choose_cautiously
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
@@ -38,20 +40,23 @@ def solve_workload(
     solver: Solver,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[WorkloadSearch], None] | None = None,
+    progress: Callable[[Any], None] | bool | None = None,
     warm_start: WorkloadPlan | None = None,
     select: Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> WorkloadResult:
     """Find a plan for a workload; arguments as in `solve`."""
     if isinstance(solver, Auto) and solver.fuse:
         raise ConfigError("a workload with fused ops: ops of several calls are not fused together")
     rule = stop_rule(stop, budget)
     if len(workload) == 1 and warm_start is None:
-        return _solve_one_call(workload, solver, rule, seed, select, keep_interrupted)
-    search = WorkloadSearch(workload, rule, seed, progress)
+        return _solve_one_call(
+            workload, solver, rule, seed, progress, select, keep_interrupted, cautious
+        )
+    search = WorkloadSearch(workload, rule, seed)
     needed = sum(map(bound_seconds, workload.problems))
     full_bound = rule.seconds_left(search) >= MIN_SEARCH_SHARE * needed
     search.stop = rule.reserve(
@@ -61,23 +66,25 @@ def solve_workload(
     )
     interrupted = False
     chosen: CallPlans | None = None
-    try:
-        if warm_start is not None:
-            search.phase = "start"
-            search.judge(_checked(workload, warm_start).full_plans(workload))
-        if not search.over:
-            if isinstance(solver, Auto):
-                WorkloadSolver(solver).run(search)
-            else:
-                solve_jointly(search, solver)
-        seconds = search.seconds
-        if select is None and isinstance(solver, Auto) and search.best is not None:
-            measured = any(has_measured_costs(call.problem) for call in workload.calls)
-            chosen = choose_cautiously(search) if measured else None
-    except KeyboardInterrupt:
-        if search.best is None or not keep_interrupted:
-            raise
-        interrupted, seconds = True, search.seconds
+    with search_progress(progress, solver.name) as search.progress:
+        try:
+            if warm_start is not None:
+                search.phase = "start"
+                search.judge(_checked(workload, warm_start).full_plans(workload))
+            if not search.over:
+                with log_duration(f"{solver.name}: searching plans of {len(workload)} calls"):
+                    if isinstance(solver, Auto):
+                        WorkloadSolver(solver).run(search)
+                    else:
+                        solve_jointly(search, solver)
+            seconds = search.seconds
+            is_careful = cautious and select is None and isinstance(solver, Auto)
+            if is_careful and any(is_uncertain(call.problem) for call in workload.calls):
+                chosen = choose_cautiously(search)
+        except KeyboardInterrupt:
+            if search.best is None or not keep_interrupted:
+                raise
+            interrupted, seconds = True, search.seconds
     if search.best is None:
         raise PlanError(
             f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
@@ -142,13 +149,22 @@ def _solve_one_call(
     solver: Solver,
     stop: Stop,
     seed: int,
+    progress: Callable[[Any], None] | bool | None,
     select: Literal["best"] | None,
     keep_interrupted: bool,
+    cautious: bool,
 ) -> WorkloadResult:
     """One call is a problem by itself: the same plan as without a workload."""
     call = workload.calls[0]
     result = solve_problem(
-        call.problem, solver, stop, seed, select=select, keep_interrupted=keep_interrupted
+        call.problem,
+        solver,
+        stop,
+        seed,
+        progress,
+        select=select,
+        keep_interrupted=keep_interrupted,
+        cautious=cautious,
     )
     plan = WorkloadPlan.of(workload, [result.plan])
     return WorkloadResult(

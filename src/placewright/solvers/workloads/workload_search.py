@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from placewright.plan import Plan
+    from placewright.problem import Problem
     from placewright.solvers.search import Search
     from placewright.solvers.workloads.call_plans import Residency
     from placewright.workload import Workload
@@ -51,7 +52,7 @@ class WorkloadSearch:
         workload: Workload,
         stop: Stop,
         seed: int,
-        progress: Callable[[WorkloadSearch], None] | None = None,
+        progress: Callable[[Any], None] | None = None,
     ) -> None:
         if not isinstance(stop, Stop):
             raise ConfigError(
@@ -74,6 +75,11 @@ class WorkloadSearch:
         """Everything on one device, for each device."""
         self._quick_bound = 0.0
         self._started = time.perf_counter()
+
+    @property
+    def problem(self) -> Problem:
+        """The first call's problem: all calls share its cluster and its objective."""
+        return self.workload.calls[0].problem
 
     @property
     def key(self) -> tuple[float, float]:
