@@ -13,6 +13,8 @@ struct Avx2 {
   using Factor = float;
   template <typename T>
   static constexpr int64_t depth_step = 1;
+  template <typename T>
+  static constexpr bool prefetches = sizeof(T) == 2;
 
   struct Floats {
     Vector low, high;

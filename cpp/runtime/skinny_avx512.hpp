@@ -29,6 +29,8 @@ struct Avx512 {
   using Factor = std::conditional_t<kPairs<T>, BFloat16, float>;
   template <typename T>
   static constexpr int64_t depth_step = kPairs<T> ? 2 : 1;
+  template <typename T>
+  static constexpr bool prefetches = !kPairs<T> && sizeof(T) == 2;
 
   struct Floats {
     Vector low, high;

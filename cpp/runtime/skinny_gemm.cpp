@@ -181,7 +181,8 @@ void multiply(const SkinnyProduct& product, const InstructionSet& instructions, 
 
 uint64_t read_memory(const void* from, int64_t bytes, const InstructionSet& instructions, TeamLauncher launch,
                      int threads) {
-  const int64_t step = round_up((bytes + threads - 1) / std::max(1, threads), 4096);
+  if (bytes <= 0) return 0;
+  const int64_t step = round_up(bytes / std::max(1, threads) + 1, 4096);
   std::atomic<uint64_t> result{0};
   run_tasks((bytes + step - 1) / step, launch, threads, [&](int64_t task) {
     const int64_t first = task * step;

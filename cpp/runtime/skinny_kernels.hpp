@@ -28,11 +28,12 @@ struct SkinnyLoops {
   static constexpr int64_t kBlock = 2 * Simd::lanes;
   static constexpr int64_t kStep = Simd::template depth_step<T>;  // weight rows that `adds` multiplies at once
   // The figures below were measured on a core that reads 47 GB/s alone, where a product has least time.
-  static constexpr int64_t kPrefetchBytes = 8192;   // ahead, in a single stream: 0.78 of a read loop without, 0.93 with
+  // Loops with few instructions for a line of memory need no prefetching; others reach 0.78 of a read loop without it.
+  static constexpr bool kPrefetches = Simd::template prefetches<T>;
+  static constexpr int64_t kPrefetchBytes = 8192;    // ahead, in a single stream
   static constexpr int64_t kNearFactors = 20 << 10;  // bytes of x that stay in the nearest cache beside a stream
-  static constexpr int64_t kDepth = 8;              // weight rows that are added to a sum before it is written
-  static constexpr int64_t kTile = 1024;            // columns of these rows
-  static constexpr int64_t kLongTile = 4096;        // columns, if one row is added at once
+  static constexpr int64_t kDepth = 8;               // weight rows that are added to a sum before it is written
+  static constexpr int64_t kTile = 4096;             // columns of these rows, whose sums stay in the nearest cache
 
   static void prefetch(const T* from, int64_t bytes) {
     for (int64_t line = 0; line < static_cast<int64_t>(kBlock * sizeof(T)); line += 64)
@@ -109,8 +110,8 @@ struct SkinnyLoops {
       // One stream is fastest. The last rows are not prefetched: what follows is another thread's.
       const int64_t last = columns - 1 - kPrefetchBytes / (weight_stride * static_cast<int64_t>(sizeof(T)) + 1);
       for (; column < last; ++column)
-        dot_rows<1, 4, true>(x, x_stride, rows, weight + column * weight_stride, weight_stride, depth, out + column,
-                             out_stride);
+        dot_rows<1, kPrefetches ? 4 : 8, kPrefetches>(x, x_stride, rows, weight + column * weight_stride,
+                                                      weight_stride, depth, out + column, out_stride);
     } else {  // x comes from a farther cache: each read of it serves four rows of the weight
       for (; column + 4 <= columns; column += 4)
         dot_rows<4, 1, false>(x, x_stride, rows, weight + column * weight_stride, weight_stride, depth, out + column,
@@ -182,7 +183,7 @@ struct SkinnyLoops {
     const Factor* x = static_cast<const Factor*>(x_pointer);
     const int64_t x_stride = x_bytes / static_cast<int64_t>(sizeof(Factor));
     const T* weight = static_cast<const T*>(weight_pointer);
-    if (kStep == 1 && rows == 1 && columns <= kLongTile) {  // one stream, whose sums stay in the nearest cache
+    if (kStep == 1 && rows == 1 && columns <= kTile) {  // one stream, whose sums stay in the nearest cache
       for (int64_t k = 0; k + 1 < depth; ++k)
         add_rows<1, true>(x + k, x_stride, rows, weight + k * weight_stride, weight_stride, 1, columns, sums,
                           sum_stride);
@@ -236,7 +237,8 @@ struct SkinnyLoops {
   }
 
   static DtypeLoops table() {
-    return {sizeof(Factor), Simd::column_order(static_cast<const T*>(nullptr)), arrange<true>, arrange<false>, dots, adds, round};
+    const uint8_t* order = Simd::column_order(static_cast<const T*>(nullptr));
+    return {sizeof(Factor), order, arrange<true>, arrange<false>, dots, adds, round};
   }
 };
 
@@ -263,7 +265,8 @@ template <typename Simd>
 InstructionSet instruction_set_of(const char* name) {
   return {name,
           2 * Simd::lanes,
-          {SkinnyLoops<Simd, BFloat16>::table(), SkinnyLoops<Simd, Float16>::table(), SkinnyLoops<Simd, float>::table()},
+          {SkinnyLoops<Simd, BFloat16>::table(), SkinnyLoops<Simd, Float16>::table(),
+           SkinnyLoops<Simd, float>::table()},
           read_plainly<Simd>};
 }
 

@@ -60,6 +60,8 @@ struct Portable {
   using Factor = float;
   template <typename T>
   static constexpr int64_t depth_step = 1;
+  template <typename T>
+  static constexpr bool prefetches = false;
 
   struct Floats {
     Vector low, high;
