@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -30,9 +29,8 @@ from benchmarks.common import (
     name_list,
 )
 from placewright.profiling.copy_load import CopyLoad
-from placewright.runtime.machine import last_cache_bytes
-from placewright.runtime.real_devices import RealDevice, machine_devices, share_cores
-from placewright.runtime.machine import available_cores, this_machine
+from placewright.runtime.machine import available_cores, last_cache_bytes
+from placewright.runtime.real_devices import RealDevice, share_cores
 from placewright.runtime.skinny_gemm import multiply, read_tensor
 
 if TYPE_CHECKING:
