@@ -5,13 +5,16 @@
 Weights are cold: calls cycle through copies that together exceed the cache three times. In a round
 each way runs once, in random order, so that all meet the same load of the machine. A row has each
 way's GB/s in its undisturbed rounds (the fastest fifth), the ratio of these, and the median of the
-ratios within a round, which on a busy machine compares unlike moments. Threads are those of a
-worker of the runtime. With `--beside-copies` weights are copied to all GPUs meanwhile.
+ratios within a round. One thread is timed by its CPU time, which other processes do not lengthen;
+several are timed by the clock, which is of use only on an idle machine: a row says how many
+processes wanted a core (`load`). Threads are those of a worker of the runtime. With
+`--beside-copies` weights are copied to all GPUs meanwhile.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from dataclasses import dataclass
@@ -45,7 +48,7 @@ DTYPES = ["bfloat16", "float16", "float32"]
 LAYOUTS = ["linear", "conv1d"]
 """`linear` has a weight of N x K, GPT-2's `conv1d` one of K x N; both are written as N x K here."""
 WAYS = ["read", "torch", "ours"]
-SECONDS_PER_CASE, MIN_ROUNDS, MAX_ROUNDS = 4.0, 5, 100
+SECONDS_PER_CASE, MIN_ROUNDS, MAX_ROUNDS = 4.0, 5, 200
 MAX_COPY_BYTES = 2 << 30
 
 
@@ -87,6 +90,7 @@ class Case:
             "beside_copies": self.beside_copies,
             "bytes": size,
             "rounds": len(samples["read"]),
+            "load": round(os.getloadavg()[0], 1),
         }
         best = {way: sorted(samples[way])[len(samples[way]) // 5] for way in WAYS}
         row |= {f"{way}_gbs": round(size / best[way] / 1e9, 2) for way in WAYS}
@@ -128,6 +132,7 @@ def measure_ways(case: Case) -> dict[str, list[float]]:
         "ours": lambda weight: multiply(x, weight.t() if case.layout == "linear" else weight),
     }
     samples: dict[str, list[float]] = {way: [] for way in WAYS}
+    clock = time.thread_time if case.threads == 1 else time.perf_counter
     touched, deadline, order = 0, math.inf, random.Random(0)
     for at in range(-1, MAX_ROUNDS):  # the first round is not timed
         if at >= MIN_ROUNDS and time.perf_counter() > deadline:
@@ -135,10 +140,10 @@ def measure_ways(case: Case) -> dict[str, list[float]]:
         for way in order.sample(WAYS, len(WAYS)):
             weight = stored[touched % count]
             touched += 1
-            start = time.perf_counter()
+            start = clock()
             calls[way](weight)
             if at >= 0:
-                samples[way].append(time.perf_counter() - start)
+                samples[way].append(clock() - start)
         if at < 0:
             deadline = time.perf_counter() + SECONDS_PER_CASE
     return samples
@@ -172,7 +177,7 @@ def main() -> None:
     print(machine())
     table = Table(
         "threads", "layout", "rows", "dtype", "weight", "MB", "read GB/s", "torch", "ours",
-        "torch / read", "ours / read", "median",
+        "torch / read", "ours / read", "median", "load",
     )  # fmt: skip
     for case in cases:
         if case.key not in results:
@@ -188,6 +193,7 @@ def main() -> None:
             *(f"{row[f'{way}_gbs']:.1f}" for way in WAYS),
             *(f"{row[f'{way}_of_read']:.2f}" for way in ("torch", "ours")),
             f"{row['ours_of_read_median']:.2f}",
+            row["load"],
         )
 
 
