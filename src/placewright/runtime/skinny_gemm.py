@@ -1,7 +1,7 @@
 """Products of few rows on the host, by a kernel that reads the weight at the speed of memory.
 
 A product of one row reads every weight once and computes next to nothing, so it takes as long as
-the read. PyTorch's kernels for bfloat16 and float16 reach half of that. The compiled kernel widens
+the read. PyTorch's kernels take 1.4 to 2.4 times as long on one core. The compiled kernel widens
 weights in registers, sums in float32 and rounds each output once.
 
 Its threads are the OpenMP team that PyTorch has for the calling thread. A pool of our own would

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_ROWS = 16
-"""Rows up to which our kernel is tried: with more, a product computes longer than it reads."""
+"""Rows up to which our kernel is tried; on one core PyTorch's is faster with so many."""
 MIN_WEIGHT_BYTES = 2 << 20
-"""Smaller weights stay in a cache, and the call itself takes as long as the product."""
+"""Smaller weights are left to PyTorch: they may stay in a cache, and gain least."""
 MAX_SECONDS: Mapping[torch.dtype, float] = {
     torch.bfloat16: 1.05,
     torch.float16: 1.05,
