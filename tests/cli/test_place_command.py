@@ -140,7 +140,7 @@ def test_a_plan_that_does_not_fit_is_an_answer(run):
     # 16 weights of 352 MiB are 5.5 GiB; 2 GiB less 1 GiB of reserve may be used.
     assert "does not fit: out of memory on gpu0 by 4.5 GiB" in ran.out
     (row,) = [line for line in ran.out.splitlines() if line.startswith("gpu0") and "GiB" in line]
-    assert row.split()[-3:] == ["-4.5", "GiB", "no"]
+    assert row.split()[-3:] == ["−4.5", "GiB", "no"]
     found = run("place", "offload", "--on", "P100", "--limit", "2GiB", "--json").data
     assert found["fits"] is False
     assert found["overflow"] > 4 * 2**30

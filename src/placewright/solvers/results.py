@@ -11,10 +11,12 @@ import numpy as np
 from placewright import simulator
 from placewright.costs import Table
 from placewright.errors import ConfigError, PlanError
+from placewright.logs import log_duration
 from placewright.result import DeviceUse, Result
 from placewright.solvers.auto import Auto
 from placewright.solvers.bounds import bound
 from placewright.solvers.cautious_choice import CautiousChoice
+from placewright.solvers.progress_display import search_progress
 from placewright.solvers.registry import METHODS
 from placewright.solvers.search import Search, simulated_problem
 from placewright.solvers.stop import MaxTime, Stop
@@ -44,7 +46,7 @@ def solve(
     solver: Solver | None = None,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[Search], None] | None = None,
+    progress: Callable[[Search], None] | bool | None = None,
     warm_start: Plan | None = None,
     select: Callable[[Search], Candidate] | Literal["best"] | None = None,
     *,
@@ -59,7 +61,8 @@ def solve(
         solver: The search method; `Auto()` by default.
         stop: When to stop, e.g. `MaxEvaluations(1000)`.
         seed: Random seed.
-        progress: Called with the search after each batch of plans.
+        progress: Called with the search after each batch of plans; True to show a bar in a notebook
+            or lines on stderr, False to show nothing. By default a notebook shows a bar.
         warm_start: A plan that is evaluated first, so that the result is no worse.
         select: Chooses one of `search.top_plans`, e.g. `RobustChoice()`; `"best"` takes the best by
             simulation. By default that is also taken, except that `Auto` chooses cautiously
@@ -84,25 +87,29 @@ def solve(
         select = CautiousChoice()
     original, problem = problem, simulated_problem(problem, solver)
     stop = stop_rule(stop, budget)
-    search = Search(problem, stop, seed, progress)
+    search = Search(problem, stop, seed)
     full_bound = stop.seconds_left(search) >= _MIN_SEARCH_SHARE * _bound_seconds(problem)
     search.stop = stop.reserve(_bound_seconds(problem, full_bound))
     interrupted = False
     chosen: Candidate | None = None
-    try:
-        if warm_start is not None:
-            search.phase = "start"
-            search.judge_plan(warm_start)
-            search.phase = ""
-        if not search.over:
-            solver.run(search)
-        seconds = search.seconds
-        if search.best is not None and callable(select):
-            chosen = select(search)
-    except KeyboardInterrupt:
-        if search.best is None or not keep_interrupted:
-            raise
-        interrupted, seconds = True, search.seconds
+    with search_progress(progress, solver.name) as search.progress:
+        try:
+            if warm_start is not None:
+                search.phase = "start"
+                search.judge_plan(warm_start)
+                search.phase = ""
+            if not search.over:
+                ops, cluster = len(problem.graph), problem.cluster.name
+                with log_duration(f"{solver.name}: searching plans of {ops:,} ops on {cluster}"):
+                    solver.run(search)
+            seconds = search.seconds
+            if search.best is not None and callable(select):
+                with log_duration(f"{solver.name}: choosing among the best plans"):
+                    chosen = select(search)
+        except KeyboardInterrupt:
+            if search.best is None or not keep_interrupted:
+                raise
+            interrupted, seconds = True, search.seconds
     if search.best is None:
         raise PlanError(
             f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
@@ -112,10 +119,11 @@ def solve(
         plan, found_by = chosen.plan, chosen.found_by
     timeline = simulator.simulate(problem, plan)
     # The bound holds for the ops that are really run, and some bounds for plans that fit only.
-    if plan.fusion is None and timeline.fits and problem is original:
-        proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
-    else:
-        proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
+    with log_duration(f"{solver.name}: proving a lower bound"):
+        if plan.fusion is None and timeline.fits and problem is original:
+            proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
+        else:
+            proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
     result = _result(problem, timeline, solver.name, proven_bound)
     return replace(
         result,

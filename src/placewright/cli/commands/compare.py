@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
+from placewright.cli.completion import complete_methods
 from placewright.cli.methods import find_method
 from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable, find_folder
@@ -33,7 +34,9 @@ def compare_methods(
         typer.Option(
             "--methods",
             metavar="NAMES",
-            help="Methods, e.g. single,heft, or all; by default all but pure searches.",
+            help="Methods of `place`, e.g. single,heft, or all; by default all but pure searches.",
+            autocompletion=complete_methods,
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     budget: options.Budget = None,
@@ -49,6 +52,7 @@ def compare_methods(
             "--output",
             metavar="PATH",
             help="Write the best plan to a file, e.g. best.json, or every method's into a folder.",
+            rich_help_panel=panels.OUTPUT,
         ),
     ] = None,
     trace: options.Trace = None,
