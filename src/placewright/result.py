@@ -48,6 +48,7 @@ class Result:
         problem: The problem that was solved; a result from a file has none.
         timeline: The simulated step of the plan on that problem; likewise.
         interrupted: Whether the search was interrupted; the plan is the best until then.
+        notes: What a reader of the result should know, in one sentence each.
     """
 
     solver: str
@@ -68,6 +69,7 @@ class Result:
     problem: Problem | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
     interrupted: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def objective_value(self) -> float:
@@ -136,4 +138,4 @@ class Result:
             f"peak {use.peak / 2**30:8.3f} of {use.limit / 2**30:.3f} GiB"
             for use in self.devices
         ]
-        return "\n".join([summary, *rows])
+        return "\n".join([summary, *rows, *(f"  {note}" for note in self.notes)])

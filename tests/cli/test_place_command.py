@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -280,7 +281,8 @@ def test_the_answer_says_why(run, model, options, said):
 
 def test_names_with_markup_are_shown_as_they_are(run, tmp_path):
     links = {("[red]a", "b"): pw.Link(1e9), ("b", "[red]a"): pw.Link(1e9)}
-    places = (pw.Device("[red]a", memory=10**9), pw.Device("b", memory=10**9))
+    odd = pw.Device("[red]a", memory=10**9, rates={"float32": 1e9}, memory_bandwidth=1e9)
+    places = (odd, replace(odd, name="b"))
     pw.save(pw.Cluster("[bold]odd", places, links), tmp_path / "odd.json")
     ran = run("place", "diamond", "--on", "odd.json")
     assert ran.status == 0

@@ -63,8 +63,9 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="CLUSTER",
-        help="A cluster such as 2xP100+cpu, a cluster file, or here: this machine, measured once. "
-        "Optional for workload and problem files, which include one.",
+        help="A cluster such as 2xP100+cpu or, quoted, 'MyGPU(24GB,82TF,1008GB/s)+cpu'; a cluster "
+        "file; or here: this machine, measured once. Optional for workload and problem files, "
+        "which include one.",
         autocompletion=complete_cluster,
         rich_help_panel=panels.PROBLEM,
     ),
@@ -258,6 +259,16 @@ CostNoise = Annotated[
         "--cost-noise",
         metavar="SHARE",
         help="(with --robust) How far costs are perturbed. [default: 0.2]",
+        rich_help_panel=panels.SEARCH,
+    ),
+]
+Cautious = Annotated[
+    bool,
+    typer.Option(
+        "--cautious/--no-cautious",
+        help="(auto only) Split a model that fits one device only if the gain survives slow "
+        "hand-overs and a slow host; --no-cautious takes the best by simulation.",
+        show_default=False,
         rich_help_panel=panels.SEARCH,
     ),
 ]

@@ -12,6 +12,7 @@ from placewright.errors import ConfigError, MissingDependency, PlacewrightError,
 from placewright.html_tables import html_card, html_table
 from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.bounds import Bound
+from placewright.solvers.pessimistic_costs import PessimisticCosts
 from placewright.solvers.progress_display import comparison_progress
 from placewright.solvers.registry import METHODS, ON_REQUEST, SEARCHES, find_method
 from placewright.solvers.results import solve
@@ -47,6 +48,7 @@ class Comparison:
         interrupted: Whether the comparison was stopped by hand.
         rank: What results are ordered by, the smallest first; by default bytes over the memory,
             then the objective.
+        criterion: What that is, in words.
         name: What the model is called; by default the graph's name.
     """
 
@@ -57,6 +59,7 @@ class Comparison:
     interrupted: bool = False
     rank: Callable[[Result], tuple[float, ...]] | None = None
     name: str = ""
+    criterion: str = ""
 
     def __post_init__(self) -> None:
         if not self.results:
@@ -72,6 +75,11 @@ class Comparison:
     def best(self) -> Result:
         """The best of the results."""
         return min(self.results, key=self.rank or (lambda result: result.key))
+
+    @property
+    def faster_by_estimate(self) -> tuple[Result, ...]:
+        """Results with a better prediction than the best one, which ranks before them."""
+        return tuple(result for result in self.results if result.key < self.best.key)
 
     @cached_property
     def single_device(self) -> Result:
@@ -169,6 +177,7 @@ class Comparison:
             f"best single device: {self.single_device_name}, "
             f"{format_seconds(single.objective_value)}{fits}"
         )
+        lines += [f"best by {self.criterion}"] if self.criterion else []
         lines += [f"{name} skipped: {reason}" for name, reason in self.skipped]
         return "\n".join(lines)
 
@@ -184,6 +193,7 @@ def compare(
     progress: Callable[[Solver, Search], None] | bool | None = None,
     on_result: Callable[[Result], None] | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> Comparison:
     """Run several methods on one problem, each with the whole budget.
 
@@ -198,6 +208,8 @@ def compare(
             None as in `solve`.
         on_result: Called with each method's result.
         keep_interrupted: On Ctrl-C, return the results so far instead of raising.
+        cautious: As in `solve`, without a `select`. Where costs are estimates and the model fits
+            one device, results whose gain survives slow hand-overs also rank before others.
 
     Raises:
         ConfigError: A method that is named cannot solve the problem, or none can.
@@ -227,6 +239,7 @@ def compare(
                     select=select,
                     budget=method_budget,
                     keep_interrupted=keep_interrupted,
+                    cautious=cautious,
                 )
             except (ConfigError, MissingDependency) as error:
                 if not may_skip:
@@ -247,7 +260,18 @@ def compare(
     if not results:
         reason = skipped[0][1] if skipped else "no method was named"
         raise ConfigError(f"there is nothing to compare: {reason}")
-    return Comparison(problem, tuple(results), (), tuple(skipped), interrupted)
+    costs = PessimisticCosts.of(problem) if cautious and select is None else None
+    objective = "step time" if problem.objective == "step" else "period"
+    criterion = f"{objective}, of plans whose gain survives slow hand-overs"
+    return Comparison(
+        problem,
+        tuple(results),
+        (),
+        tuple(skipped),
+        interrupted,
+        rank=None if costs is None else costs.rank,
+        criterion="" if costs is None else criterion,
+    )
 
 
 def default_methods() -> list[str]:

@@ -64,6 +64,7 @@ def place_model(
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
     cost_noise: options.CostNoise = None,
+    cautious: options.Cautious = True,
     measure: Annotated[
         int | None,
         typer.Option(
@@ -129,6 +130,7 @@ def place_model(
             measured_choice or robust_choice,
             budget=seconds,
             keep_interrupted=True,
+            cautious=cautious,
         )
         if measured_choice is not None:
             measured_choice.meter.close()

@@ -132,14 +132,15 @@ def print_comparison(comparison: Comparison) -> None:
         for result in comparison.results
         if not result.fits
     ]
-    criterion = (
-        text.objective_name(best)
-        if comparison.rank is None
-        else "robustness to cost errors, see below"
-    )
+    criterion = comparison.criterion or text.objective_name(best)
     legend = f"best by {criterion}" if best.fits else "closest to fitting; no plan fits"
     lines = ["", f"* {legend}", text.single_device_line(comparison), text.bound_line(best)]
     lines += [f"out of memory: {', '.join(overflows)}"] if overflows else []
+    lines += best.notes
+    faster = [result.solver for result in comparison.faster_by_estimate]
+    lines += (
+        [f"predicted faster, but not with slow hand-overs: {', '.join(faster)}"] if faster else []
+    )
     lines += [f"{name} skipped: {reason}" for name, reason in comparison.skipped]
     lines += [text.INTERRUPTED_LINE] if comparison.interrupted else []
     print_lines(lines)
