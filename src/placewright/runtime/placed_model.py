@@ -57,6 +57,7 @@ def apply(
     device_map: Mapping[str, str] | None = None,
     optimizer: str | OptimizerRule | None = None,
     cuda_graphs: bool | None = None,
+    host_kernels: bool = True,
 ) -> torch.nn.Module:
     """Let a model run under a plan. The model itself is changed and returned.
 
@@ -75,6 +76,8 @@ def apply(
         optimizer: The optimizer of `train_step`: `sgd`, `momentum`, `adam` or an `OptimizerRule`.
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
+        host_kernels: Whether products of few rows on the CPU may use our own kernel, where it is
+            faster; it rounds otherwise than PyTorch's.
 
     Raises:
         PlanError: The plan was made for another model.
@@ -86,7 +89,7 @@ def apply(
     bare_plan = plan.plan if isinstance(plan, Result) else plan
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
-    placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs)
+    placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs, host_kernels)
     if weights is not None:
         load_weights(model, weights, placed_model.torch_devices)
     placed_model.move_weights()
@@ -104,9 +107,10 @@ class PlacedModel:
         device_map: Mapping[str, str] | None,
         optimizer: str | OptimizerRule | None,
         cuda_graphs: bool | None,
+        host_kernels: bool = True,
     ) -> None:
         self.plan, self.model = plan, model
-        self.backend = PlanBackend(plan, model, device_map, cuda_graphs)
+        self.backend = PlanBackend(plan, model, device_map, cuda_graphs, host_kernels=host_kernels)
         self.backend.on_compile = weak_callback(self._record_code)
         self.torch_devices = {
             name: self.backend.real_devices[device].torch_name
