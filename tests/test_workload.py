@@ -34,8 +34,8 @@ GPU, CPU = 0, 1
 def cluster() -> Cluster:
     """A GPU of 100 bytes with a host beside it."""
     devices = (
-        Device("gpu0", memory=100, rates={"float32": 2.0}),
-        Device("cpu", "cpu", memory=1000, rates={"float32": 1.0}),
+        Device("gpu0", memory=100, rates={"float32": 2.0}, memory_bandwidth=1e9),
+        Device("cpu", "cpu", memory=1000, rates={"float32": 1.0}, memory_bandwidth=1e9),
     )
     links = {pair: Link(10.0) for pair in (("gpu0", "cpu"), ("cpu", "gpu0"))}
     return Cluster("gpu and host", devices, links)

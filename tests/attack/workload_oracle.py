@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
-from attack.oracle import _check_simulation
+from attack.oracle import check_simulation
+from attack.tally import Tally, try_seeds
 from attack.tiny_workloads import best_workload_plan, tiny_workload
 
 from placewright import MaxEvaluations, Workload, WorkloadResult, solve
 from placewright.plan import Plan
-from placewright.solvers import Auto
+from placewright.solvers import Auto, Balanced, Streamed
 from placewright.solvers.stop import Stop
 from placewright.solvers.workloads.call_plans import residency_of
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
@@ -29,11 +30,13 @@ def check_seed(seed: int) -> str:
     best = best_workload_plan(workload, seed)
     effort = ""
     try:
-        result = solve(workload, Auto(first_evaluations=100), MaxEvaluations(EVALUATIONS))
+        result = solve(
+            workload, Auto(first_evaluations=100), MaxEvaluations(EVALUATIONS), cautious=False
+        )
         _check_result(result, best.fits)
     except AssertionError:
         effort = " with more plans"
-        result = solve(workload, Auto(), MaxEvaluations(MORE_EVALUATIONS))
+        result = solve(workload, Auto(), MaxEvaluations(MORE_EVALUATIONS), cautious=False)
         _check_result(result, best.fits)
     for name, key in baseline_keys(workload).items():
         assert result.key <= key, f"the solver has {result.key}, {name} has {key}"
@@ -49,7 +52,7 @@ def check_seed(seed: int) -> str:
 
 def _check_result(result: WorkloadResult, fits: bool) -> None:
     for name, call in zip(result.plan.calls, result.calls, strict=True):
-        _check_simulation(name, call)
+        check_simulation(name, call)
     assert not (fits and result.overflow), f"{result.overflow} bytes over: a plan fits"
 
 
@@ -62,10 +65,13 @@ def baseline_keys(workload: Workload) -> dict[str, tuple[int, float]]:
         plans = search.judge(joint.split(Plan.of(joint.problem, placement)))
         keys[f"device {at} for all calls"] = plans.key
     for at, problem in enumerate(workload.problems):
-        for method in ("streamed", "balanced"):
-            from placewright.solvers import METHODS
-
-            own = solve(problem, METHODS[method]()).plan
+        for solver in (Streamed(), Balanced()):
+            own = solve(problem, solver).plan
             plans = search.judge_residency(residency_of(workload, at, own), {at: own})
-            keys[f"{method}'s weights of call {at}"] = plans.key
+            keys[f"{solver.name}'s weights of call {at}"] = plans.key
     return keys
+
+
+def attack(first_seed: int, seconds: float) -> Tally:
+    """Check tiny workloads until the time is up."""
+    return try_seeds(check_seed, first_seed, seconds)

@@ -256,7 +256,7 @@ class _Placement:
             self.device_map,
             stored.optimizer,
             self.cuda_graphs,
-            stored.planned_calls,
+            planned_calls=stored.planned_calls,
         )
         if self.weights is not None:
             load_weights(self.model, self.weights, placed.torch_devices)

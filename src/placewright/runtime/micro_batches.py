@@ -66,11 +66,13 @@ def op_runners(
     instructions: DeviceInstructions,
     real_device: RealDevice,
     seed: int | None = None,
+    host_kernels: bool = True,
 ) -> list[Runner | AccumulatingUpdate]:
     """The function that runs each op of a device.
 
     Args:
         seed: Seed of random numbers, op by op; None: as PyTorch draws them.
+        host_kernels: Whether products of few rows on the CPU may use our own kernel.
     """
     runners = [
         program.runner(
@@ -78,6 +80,7 @@ def op_runners(
             real_device.torch_name,
             instruction.in_place,
             None if seed is None else seed + instruction.position,
+            host_kernels,
         )
         for instruction in instructions.sequence
     ]

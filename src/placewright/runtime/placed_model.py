@@ -42,6 +42,7 @@ def apply(
     device_map: Mapping[str, str] | None = None,
     optimizer: str | OptimizerRule | None = None,
     cuda_graphs: bool | None = None,
+    host_kernels: bool = True,
 ) -> torch.nn.Module:
     """Let a model run under a plan. The model itself is changed and returned.
 
@@ -61,6 +62,8 @@ def apply(
         optimizer: The optimizer of `train_step`: `sgd`, `momentum`, `adam` or an `OptimizerRule`.
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
+        host_kernels: Whether products of few rows on the CPU may use our own kernel, where it is
+            faster; it rounds otherwise than PyTorch's.
 
     Raises:
         PlanError: The plan was made for another model.
@@ -72,7 +75,9 @@ def apply(
     planned = plan_calls(plan.plan if isinstance(plan, Result | WorkloadResult) else plan)
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
-    placed_model = PlacedModel(planned[-1].plan, model, device_map, optimizer, cuda_graphs, planned)
+    placed_model = PlacedModel(
+        planned[-1].plan, model, device_map, optimizer, cuda_graphs, host_kernels, planned
+    )
     if weights is not None:
         load_weights(model, weights, placed_model.torch_devices)
     placed_model.move_weights()
@@ -96,11 +101,17 @@ class PlacedModel:
         device_map: Mapping[str, str] | None,
         optimizer: str | OptimizerRule | None = None,
         cuda_graphs: bool | None = None,
+        host_kernels: bool = True,
         planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.plan, self.model = plan, model
         self.backend = PlanBackend(
-            plan, model, device_map, cuda_graphs, planned_calls=planned_calls
+            plan,
+            model,
+            device_map,
+            cuda_graphs,
+            host_kernels=host_kernels,
+            planned_calls=planned_calls,
         )
         self.backend.on_compile = weak_callback(self._record_code)
         self.torch_devices = self._torch_devices()

@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
+from placewright.logs import logger
 from placewright.plan import check_names, exact_array
 from placewright.plan_batch import PlanBatch
 from placewright.simulator import Verdict
@@ -132,12 +133,13 @@ class Search:
     @property
     def bound(self) -> Bound:
         """A lower bound for plans that fit: the problem's, or a better one that a solver proved."""
-        problem_bound = self._own_bound
-        return (
-            problem_bound
-            if self.proven_bound is None or problem_bound.seconds >= self.proven_bound.seconds
-            else self.proven_bound
-        )
+        return self._or_proven(self._own_bound)
+
+    @property
+    def quick_bound(self) -> Bound:
+        """A bound that does not account for memory, which is faster for large graphs; or the proof
+        of a solver if that is better."""
+        return self._or_proven(bound(self.problem, fits_only=False))
 
     @property
     def bound_known(self) -> bool:
@@ -147,6 +149,10 @@ class Search:
     @cached_property
     def _own_bound(self) -> Bound:
         return bound(self.problem)
+
+    def _or_proven(self, candidate: Bound) -> Bound:
+        proven = self.proven_bound
+        return candidate if proven is None or candidate.seconds >= proven.seconds else proven
 
     def prove(self, seconds: float, name: str) -> None:
         """Record a solver's proof that no plan that fits, without fused ops, takes less."""
@@ -253,6 +259,7 @@ class Search:
         if candidate.key < self.key:
             self.best, self.key, self.found_by = candidate.plan, candidate.key, self.phase
             self.history.append((evaluation, self.seconds, candidate.key[1]))
+            logger.debug("plan %d by %s: %s", evaluation, self.phase or "the solver", candidate.key)
 
     def _improves_phase(self, key: tuple[float, float]) -> bool:
         previous = self.best_by_phase.get(self.phase)

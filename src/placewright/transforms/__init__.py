@@ -11,12 +11,13 @@ from placewright.transforms.fusion import (
 )
 from placewright.transforms.grouping import Grouping, topological_positions
 from placewright.transforms.hierarchy import nested_groupings
-from placewright.transforms.join_calls import JointProblem, join_calls
+from placewright.transforms.joint_problem import JointProblem, join_calls
 from placewright.transforms.layer_order import layer_positions
 from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.path_lengths import PathLengths
 from placewright.transforms.repeated_blocks import RepeatedBlocks, find_repeated_blocks
 from placewright.transforms.unroll_steps import unroll
+from placewright.transforms.wiring import wiring_fingerprint
 
 __all__ = [
     "FUSIBLE",
@@ -45,4 +46,5 @@ __all__ = [
     "nested_groupings",
     "topological_positions",
     "unroll",
+    "wiring_fingerprint",
 ]

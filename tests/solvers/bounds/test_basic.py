@@ -23,6 +23,7 @@ from placewright.solvers import bound
 from placewright.solvers.bounds import Aggregates, critical_path_bound
 from placewright.solvers.bounds import largest_unit_bound as largest_unit_of
 from placewright.solvers.bounds import work_bound as work_of
+from placewright.solvers.bounds.relaxation import _distinct_rows
 
 
 def work(problem: Problem) -> float:
@@ -35,7 +36,10 @@ def largest_unit(problem: Problem) -> float:
 
 def unequal(*rates: float) -> Cluster:
     """GPUs of these speeds, in FLOPs a second, with links of 1 byte a second."""
-    devices = [Device(f"gpu{at}", rates={"float32": rate}) for at, rate in enumerate(rates)]
+    devices = [
+        Device(f"gpu{at}", rates={"float32": rate}, memory_bandwidth=1e30)
+        for at, rate in enumerate(rates)
+    ]
     names = [device.name for device in devices]
     links = {(one, two): Link(1) for one in names for two in names if one != two}
     return Cluster("unequal", tuple(devices), links)
@@ -53,7 +57,7 @@ def test_the_critical_path_takes_each_op_where_it_is_fastest(exact: Roofline, ch
 
 
 def test_the_critical_path_counts_launches_but_not_what_takes_no_turn(layers: Graph) -> None:
-    gpu = Device("gpu0", rates={"float32": 1.0}, launch_overhead=0.5)
+    gpu = Device("gpu0", rates={"float32": 1.0}, memory_bandwidth=1e30, launch_overhead=0.5)
     problem = Problem(layers, Cluster("one", (gpu,), {}), Roofline(compute=1, memory=1))
     assert critical_path_bound(problem) == 2 * (4 + 0.5)
 
@@ -107,3 +111,14 @@ def test_the_period_is_not_bound_by_the_critical_path(chain: Graph, exact: Roofl
 
 def test_a_graph_that_takes_no_time_has_a_bound_of_nothing(exact: Roofline) -> None:
     assert bound(Problem(independent(0, 0), unequal(1, 1), exact)).seconds == 0.0
+
+
+def test_equal_rows_are_found_as_numpy_finds_them():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        rows = rng.integers(-1, 2, size=(rng.integers(1, 40), rng.integers(1, 6)))
+        rows = rows * rng.choice([1.0, 0.1, -0.0])
+        _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        found_first, found_kind = _distinct_rows(rows)
+        np.testing.assert_array_equal(found_first, first)
+        np.testing.assert_array_equal(found_kind, kind.ravel())

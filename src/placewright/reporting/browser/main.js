@@ -54,6 +54,11 @@ function start() {
     choice.value = String(state.plan);
   });
   startCalls();
+  fitGutter();
+  addEventListener("resize", () => {
+    fitGutter();
+    tell("size");
+  });
   fitTime();
   const parts = [answer, methods, timeline, memory, graph, ops, chosen, search, learning, plans];
   for (const part of parts) part.start();

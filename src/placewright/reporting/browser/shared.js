@@ -54,6 +54,7 @@ function key(colour, text, kind = "") {
 function select(op) {
   if (state.op === op) return;
   state.op = op;
+  by("tip").hidden = true; // the panel says the same
   tell("op");
 }
 
@@ -81,10 +82,8 @@ function readInk() {
     "accent",
     "mark",
     "bad",
-    "weights",
-    "staging",
-    "activations",
-    "copies",
+    "steady",
+    "passing",
   ]) {
     ink[name] = style.getPropertyValue(`--${name}`).trim();
   }

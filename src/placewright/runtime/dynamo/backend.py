@@ -57,6 +57,7 @@ class PlanBackend:
         device_map: Real devices of some of the plan's devices, by name.
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
+        host_kernels: Whether products of few rows on the CPU may use our own kernel, if faster.
         sibling: Another backend of the model; both share buffers, and run one graph at a time.
         planned_calls: Plans for several calls of the model, of which each graph takes the nearest;
             none: all graphs run under `plan`.
@@ -69,9 +70,11 @@ class PlanBackend:
         device_map: Mapping[str, str] | None = None,
         cuda_graphs: bool | None = None,
         sibling: PlanBackend | None = None,
+        host_kernels: bool = True,
         planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.device_map, self.cuda_graphs = device_map, cuda_graphs
+        self.host_kernels = host_kernels
         self._set_plan(plan, planned_calls)
         self.real_devices = find_real_devices(plan.device_names, device_map)
         self.lock = threading.RLock()  # one graph of a model runs at a time
@@ -248,6 +251,7 @@ class PlanBackend:
             cuda_graphs=False if program.scalars is not None else self.cuda_graphs,
             staging_buffers=self.staging_buffers,
             pack_weights=not self._executors,
+            host_kernels=self.host_kernels,
         )
 
     def use(self, graph: CompiledGraph) -> None:
@@ -348,10 +352,11 @@ def placewright(
     """The backend of `torch.compile(model, backend="placewright", options={"plan": plan})`.
 
     Weights stay where they are, so the model must be on one device, as PyTorch has it. Options are
-    `plan` (a plan, a result, or a file that holds one), `model`, `device_map` and `cuda_graphs`.
+    `plan` (a plan, a result, or a file that holds one), `model`, `device_map`, `cuda_graphs` and
+    `host_kernels`.
     """
     settings = dict(options or {})
-    allowed = ("plan", "model", "device_map", "cuda_graphs")
+    allowed = ("plan", "model", "device_map", "cuda_graphs", "host_kernels")
     unknown = sorted(set(settings) - set(allowed))
     if unknown:
         raise ConfigError(

@@ -98,7 +98,8 @@ class _CallAnnealing:
     ) -> None:
         pinned = pin_weights(search.workload, at, plans.residency)
         self.outer, self.at = search, at
-        self.inner = Search(pinned, Slice.of(search, 1.0), int(search.rng.integers(2**31)))
+        seed = int(search.rng.integers(2**31))
+        self.inner = Search(pinned, Slice.of(search, 1.0), seed, search.report_progress)
         self.inner.phase = "start"
         self.inner.judge_plan(plans.calls[at].plan)
         rows = simple_plans(pinned)

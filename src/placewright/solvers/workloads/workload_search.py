@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError
 from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.bounds.shared_memory import shared_memory_bound
 from placewright.solvers.stop import Stop
 from placewright.solvers.workloads.call_plans import (
     CallPlan,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from placewright.plan import Plan
+    from placewright.problem import Problem
+    from placewright.solvers.search import Search
     from placewright.solvers.workloads.call_plans import Residency
     from placewright.workload import Workload
 
@@ -49,7 +52,7 @@ class WorkloadSearch:
         workload: Workload,
         stop: Stop,
         seed: int,
-        progress: Callable[[WorkloadSearch], None] | None = None,
+        progress: Callable[[Any], None] | None = None,
     ) -> None:
         if not isinstance(stop, Stop):
             raise ConfigError(
@@ -68,8 +71,15 @@ class WorkloadSearch:
         self.history: list[tuple[int, float, float]] = []
         self.by_residency: dict[bytes, CallPlans] = {}
         """The best plans for each of the best few placements of the weights."""
+        self.single_devices: list[CallPlans] = []
+        """Everything on one device, for each device."""
         self._quick_bound = 0.0
         self._started = time.perf_counter()
+
+    @property
+    def problem(self) -> Problem:
+        """The first call's problem: all calls share its cluster and its objective."""
+        return self.workload.calls[0].problem
 
     @property
     def key(self) -> tuple[float, float]:
@@ -109,6 +119,11 @@ class WorkloadSearch:
     def bound_known(self) -> bool:
         """Whether the bound has been computed."""
         return "bound" in self.__dict__
+
+    def report_progress(self, _: Search | None = None) -> None:
+        """Call the progress function; also while a search of one part of the workload runs."""
+        if self.progress is not None:
+            self.progress(self)
 
     def judge(self, plans: Sequence[Plan]) -> CallPlans:
         """Evaluate a plan for each call, all with one placement of the weights."""
@@ -156,8 +171,7 @@ class WorkloadSearch:
         if key < self.key:
             self.best, self.found_by = plans, self.phase
             self.history.append((self.evaluations, self.seconds, key[1]))
-        if self.progress is not None:
-            self.progress(self)
+        self.report_progress()
         return plans
 
 
@@ -165,7 +179,8 @@ def workload_bound(workload: Workload, fits_only: bool = True) -> Bound:
     """Seconds that no plan of a workload can beat.
 
     Proof: under any plan of the workload each call takes no less than its own bound, in which the
-    weights and states of the other calls occupy memory too; so does the weighted sum.
+    weights and states of the other calls occupy memory too; so does the weighted sum. For plans
+    that fit, `shared_memory_bound` also counts that a weight has one device in all calls.
 
     Args:
         fits_only: The bound need hold only for plans that fit in each call.
@@ -177,4 +192,10 @@ def workload_bound(workload: Workload, fits_only: bool = True) -> Bound:
     names = ", ".join(dict.fromkeys(each.name for each in bounds))
     # The sum itself is rounded: one share of an epsilon for each product and each addition.
     rounding = 4 * len(bounds) * float(np.finfo(np.float64).eps)
-    return Bound(seconds * (1 - rounding), names if len(bounds) == 1 else f"calls: {names}")
+    separate = Bound(seconds * (1 - rounding), names if len(bounds) == 1 else f"calls: {names}")
+    if not fits_only or len(bounds) == 1:
+        return separate
+    together = shared_memory_bound(
+        workload.problems, workload.counts.tolist(), list(workload.weights)
+    )
+    return separate if separate.seconds >= together else Bound(together, "shared memory")

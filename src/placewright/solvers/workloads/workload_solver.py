@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from placewright.solvers.workloads.workload_search import WorkloadSearch
 
 _FIRST_TURNS_SHARE = 0.1  # of the budget: turns of the baselines' placements of weights
-_JOINT_SHARE = 0.25  # of what is left then: the first joint search
-_ALONE_SHARE = 0.25  # of what is left then: all calls alone together
+_JOINT_SHARE = 0.2  # of what is left then: the first joint search
+_ALONE_SHARE = 0.4  # of what is left then: all calls alone, and the others under their weights
+_PLANS_ALONE = 2  # plans of a call alone whose weights are imposed on the others
 _SECOND_TURNS_SHARE = 0.35  # of what is left then: turns of the best placements so far
 _TURN_SHARE = 0.15  # of what is left: a turn of one placement, or of the joint search
 _JOINT_ROUNDS = 3  # rounds of annealing of the joint problem in a turn
@@ -57,7 +58,7 @@ class WorkloadSolver:
     1. Baselines: each single device; the weights where `streamed`, `balanced` and Accelerate put
        them for one call, imposed on the others. Then the calls take turns under the best of these
        placements: weights are fixed, and the calls annealed one by one.
-    2. The joint problem (`transforms/join_calls.py`) from there: quick methods and annealing.
+    2. The joint problem (`transforms/joint_problem.py`) from there: quick methods and annealing.
     3. Each call alone likewise, its weights then imposed on the others.
     4. Turns again, and the joint problem from the best of them, until nothing gains.
 
@@ -70,7 +71,9 @@ class WorkloadSolver:
     def run(self, search: WorkloadSearch) -> None:
         auto = replace(self.auto, exact=False)
         joint = join_calls(search.workload)
-        joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed)
+        joint_search = Search(
+            joint.problem, Slice.of(search, 1.0), search.seed, search.report_progress
+        )
         rounds = _annealing_rounds(joint_search, auto)
         turns = CallTurns(search, auto)
         stages: tuple[Callable[[], None], ...] = (
@@ -78,7 +81,7 @@ class WorkloadSolver:
             search.compute_quick_bound,
             lambda: turns.halve(_FIRST_TURNS_SHARE),
             lambda: _search_jointly(search, joint, rounds),
-            lambda: _solve_alone(search, auto),
+            lambda: _solve_alone(search, turns),
             lambda: _find_fitting(search),
             lambda: turns.halve(_SECOND_TURNS_SHARE),
             lambda: _take_turns(search, joint, rounds, turns),
@@ -92,7 +95,7 @@ class WorkloadSolver:
 def solve_jointly(search: WorkloadSearch, solver: Solver) -> None:
     """Run another method than `auto` on the joint problem and evaluate its plans."""
     joint = join_calls(search.workload)
-    joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed)
+    joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed, search.report_progress)
     search.phase = phase_name(solver)
     solver.run(joint_search)
     search.evaluations += joint_search.evaluations
@@ -106,7 +109,7 @@ def _judge_baselines(search: WorkloadSearch, joint: JointProblem) -> None:
     workload = search.workload
     search.phase = "single"
     for placement in joint.problem.single_device_placements():
-        search.judge(joint.split(Plan.of(joint.problem, placement)))
+        search.single_devices.append(search.judge(joint.split(Plan.of(joint.problem, placement))))
         if search.over:
             return
     for solver in (Streamed(), Balanced(), Accelerate()):
@@ -163,19 +166,23 @@ def _plans_of(search: Search) -> Iterator[Plan]:
             yield plan
 
 
-def _solve_alone(search: WorkloadSearch, auto: Auto) -> None:
-    """Each call alone, as if the others had no say in where weights are; then with them."""
+def _solve_alone(search: WorkloadSearch, turns: CallTurns) -> None:
+    """Each call alone, as if the others had no say in where weights are; then a turn with them."""
     workload = search.workload
     for at, problem in enumerate(workload.problems):
         share = _ALONE_SHARE / (len(workload) - _ALONE_SHARE * at)
-        alone = Search(problem, Slice.of(search, share), search.seed)
-        _run_quickly(_annealing_rounds(alone, auto))
+        alone = Search(problem, Slice.of(search, share / 2), search.seed, search.report_progress)
+        _run_quickly(_annealing_rounds(alone, turns.auto))
         search.evaluations += alone.evaluations
         search.phase = f"{workload.calls[at].name} alone"
-        for plan in itertools.islice(_plans_of(alone), _POOL):
+        for plan in itertools.islice(_plans_of(alone), _PLANS_ALONE):
             _impose(search, at, plan)
-            if search.over:
+            if search.is_finished():
                 return
+        if alone.best is not None:
+            name = residency_of(workload, at, alone.best).tobytes()
+            if name in search.by_residency:
+                turns.run(name, share / 2)
         if search.is_finished():
             return
 
