@@ -29,6 +29,7 @@ from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
+from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import find_real_devices
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.runtime.dynamo.steps import ResolvedCall
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
 
 MAX_EXECUTORS = 8
@@ -65,9 +67,10 @@ class PlanBackend:
         device_map: Mapping[str, str] | None = None,
         cuda_graphs: bool | None = None,
         sibling: PlanBackend | None = None,
-        host_kernels: bool = True,
+        host_kernels: HostKernels = True,
     ) -> None:
         self.plan, self.device_map, self.cuda_graphs = plan, device_map, cuda_graphs
+        check_host_kernels(host_kernels)
         self.host_kernels = host_kernels
         self.known_names = dict.fromkeys(plan.ops)
         self.real_devices = find_real_devices(plan.device_names, device_map)
