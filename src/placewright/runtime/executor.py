@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.plan import Plan
     from placewright.runtime.cuda.issuer import Issuer
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
 
 
@@ -67,7 +68,7 @@ class Executor:
         on_op: Callable[..., None] | None = None,
         staging_buffers: dict[str, torch.Tensor] | None = None,
         pack_weights: bool = True,
-        host_kernels: bool = True,
+        host_kernels: HostKernels = True,
     ) -> None:
         self.program, self.plan = program, plan
         self.real_devices = find_real_devices(plan.device_names, device_map)

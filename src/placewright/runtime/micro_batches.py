@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from placewright.runtime.cpu_worker import DeviceJob
     from placewright.runtime.executor import Executor
     from placewright.runtime.instructions import DeviceInstructions
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.optimizer_step import OptimizerState
     from placewright.runtime.program.program import Program
     from placewright.runtime.program.runners import Runner, Values
@@ -66,7 +67,7 @@ def op_runners(
     instructions: DeviceInstructions,
     real_device: RealDevice,
     seed: int | None = None,
-    host_kernels: bool = True,
+    host_kernels: HostKernels = True,
 ) -> list[Runner | AccumulatingUpdate]:
     """The function that runs each op of a device.
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
     from placewright.runtime.planned_calls import PlannedCall
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
 _MISSING: Any = object()
@@ -42,7 +43,7 @@ def apply(
     device_map: Mapping[str, str] | None = None,
     optimizer: str | OptimizerRule | None = None,
     cuda_graphs: bool | None = None,
-    host_kernels: bool = True,
+    host_kernels: HostKernels = True,
 ) -> torch.nn.Module:
     """Let a model run under a plan. The model itself is changed and returned.
 
@@ -62,8 +63,8 @@ def apply(
         optimizer: The optimizer of `train_step`: `sgd`, `momentum`, `adam` or an `OptimizerRule`.
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
-        host_kernels: Whether products of few rows on the CPU may use our own kernel, where it is
-            faster; it rounds otherwise than PyTorch's.
+        host_kernels: Whether 16-bit products of few rows on the CPU may use our own kernel, where
+            it is faster; it rounds otherwise than PyTorch's. `"float32"`: float32 products too.
 
     Raises:
         PlanError: The plan was made for another model.
@@ -101,7 +102,7 @@ class PlacedModel:
         device_map: Mapping[str, str] | None,
         optimizer: str | OptimizerRule | None = None,
         cuda_graphs: bool | None = None,
-        host_kernels: bool = True,
+        host_kernels: HostKernels = True,
         planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.plan, self.model = plan, model

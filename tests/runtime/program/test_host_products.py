@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 import placewright as pw
+from placewright.errors import ConfigError
 from placewright.profiling.cache_model import CacheState
 from placewright.profiling.isolated import measure_op
 from placewright.runtime import Executor
@@ -69,7 +70,8 @@ def test_a_placed_model_with_our_kernel_gives_the_results_of_an_untouched_copy(o
     model = Decoder().to(dtype).eval()
     untouched, x = twin(model), torch.randn(1, 3, WIDTH).to(dtype)
     _, problem = capture(model, x)
-    placed = pw.apply(plans(problem, 1, seed=3)[0], model)
+    host_kernels = "float32" if dtype is torch.float32 else True
+    placed = pw.apply(plans(problem, 1, seed=3)[0], model, host_kernels=host_kernels)
     with torch.no_grad():
         results, expected = [placed(x) for _ in range(2)], untouched(x)
     assert is_close(results[0], expected)
@@ -129,10 +131,24 @@ def test_the_faster_kernel_runs_and_in_float32_only_if_much_faster(
 ):
     monkeypatch.setattr(host_products, "_time_alternately", lambda calls: [1.0, own_seconds])
     x, weight = torch.randn(2, WIDTH).to(dtype), torch.randn(WIDTH, WIDTH).to(dtype)
-    run = host_product(aten.mm.default, "mm")
+    run = host_product(aten.mm.default, "mm", with_float32=True)
     assert is_close(run(x, weight), torch.mm(x, weight))
     assert len(own_calls) == is_own
     assert list(host_products.chosen_kernels().values()) == [is_own]
+
+
+def test_float32_has_pytorchs_bits_unless_requested(monkeypatch, own_calls):
+    monkeypatch.setattr(host_products, "_time_alternately", lambda calls: [1.0, 0.1])
+    x, weight = torch.randn(2, WIDTH), torch.randn(WIDTH, WIDTH)
+    assert torch.equal(host_product(aten.mm.default, "mm")(x, weight), torch.mm(x, weight))
+    assert not own_calls
+    assert not host_products.chosen_kernels()
+
+
+@pytest.mark.parametrize("value", [None, "all", 1])
+def test_another_value_of_host_kernels_is_refused(value):
+    with pytest.raises(ConfigError, match=r"host_kernels is .*: expected True"):
+        host_products.check_host_kernels(value)
 
 
 def test_a_product_is_measured_once_for_each_shape_and_number_of_threads(monkeypatch, own_calls):

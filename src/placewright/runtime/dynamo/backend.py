@@ -30,6 +30,7 @@ from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
+from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import find_real_devices
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from placewright.runtime.dynamo.dry_run import DryRun
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.memory_limits import MemoryLimits
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
 
 MAX_EXECUTORS = 8
@@ -70,10 +72,11 @@ class PlanBackend:
         device_map: Mapping[str, str] | None = None,
         cuda_graphs: bool | None = None,
         sibling: PlanBackend | None = None,
-        host_kernels: bool = True,
+        host_kernels: HostKernels = True,
         planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.device_map, self.cuda_graphs = device_map, cuda_graphs
+        check_host_kernels(host_kernels)
         self.host_kernels = host_kernels
         self._set_plan(plan, planned_calls)
         self.real_devices = find_real_devices(plan.device_names, device_map)

@@ -2,8 +2,9 @@
 
 Which of the two runs is measured once for each shape, dtype and number of threads, in the thread
 that runs the op, with cold weights. Profiles run ops in the same way, so their costs are those of
-the same choice. Our kernel rounds otherwise than PyTorch's: in float32, where a placed model should
-give the model's own bits, it must be much faster; in 16 bits it need only not be slower.
+the same choice. Our kernel rounds otherwise than PyTorch's. In float32, where a placed model should
+give the model's own bits, it runs on request alone, and only if it is much faster; in 16 bits it
+need only not be slower.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import threading
 import time
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 
+from placewright.errors import ConfigError
 from placewright.runtime.machine import last_cache_bytes
 from placewright.runtime.skinny_gemm import DTYPES, can_use_threads, multiply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+HostKernels: TypeAlias = bool | Literal["float32"]
+"""Whether our kernel may run: in 16 bits, never, or in float32 too."""
 MAX_ROWS = 16
 """Rows up to which our kernel is tried; on one core PyTorch's is faster with so many."""
 MIN_WEIGHT_BYTES = 2 << 20
@@ -86,18 +90,30 @@ def weight_argument(name: str) -> int | None:
     return None if order is None else order.weight
 
 
-def host_product(target: Callable[..., Any], name: str) -> Callable[..., Any]:
+def check_host_kernels(value: object) -> None:
+    """Raise ConfigError unless it is a value of `HostKernels`."""
+    if not (isinstance(value, bool) or value == "float32"):
+        raise ConfigError(
+            f"host_kernels is {value!r}: expected True (16-bit products), False (none) or "
+            "'float32' (float32 products too)"
+        )
+
+
+def host_product(
+    target: Callable[..., Any], name: str, with_float32: bool = False
+) -> Callable[..., Any]:
     """The function of a product with a choice of kernels.
 
     Args:
         target: The op, e.g. `aten.linear`, which runs whatever is no plain product of few rows.
         name: Its name, e.g. `linear`.
+        with_float32: Whether there is a choice in float32.
     """
     order = _ARGUMENT_ORDERS[name]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         operands = None if kwargs else _read_operands(name, order, args)
-        if operands is None:
+        if operands is None or (operands.x.dtype is torch.float32 and not with_float32):
             return target(*args, **kwargs)
         key = _product_key(operands)
         is_own = _choices.get(key)

@@ -33,7 +33,7 @@ from placewright.frontends.pytorch.values import tensors_in
 from placewright.frontends.pytorch.writes import GETITEM
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Tensor
 from placewright.logs import log_duration
-from placewright.runtime.program.host_products import host_product, weight_argument
+from placewright.runtime.program.host_products import HostKernels, host_product, weight_argument
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
 from placewright.runtime.program.runners import (
     InputRead,
@@ -183,7 +183,7 @@ class Program:
         device: torch.device | str,
         in_place: bool = False,
         seed: int | None = None,
-        host_kernels: bool = True,
+        host_kernels: HostKernels = True,
     ) -> Runner:
         """A function that runs one op on a device, from its inputs to its outputs.
 
@@ -223,7 +223,8 @@ class Program:
         slots = {source: self._input_read(position, source, target) for source in meaning.reads}
         is_aliased = in_place and any(output == 0 and source == 0 for output, source in op.aliases)
         is_scatter = is_aliased and meaning.kind == "scatter"
-        product = self._host_product(position, node, slots) if host_kernels else None
+        with_float32 = host_kernels == "float32"
+        product = self._host_product(position, node, slots, with_float32) if host_kernels else None
         if target.type != "cpu" or is_scatter:
             product = None
         run = node_runner(node, slots, target, is_scatter, seed, self.scalars, product)
@@ -234,7 +235,7 @@ class Program:
         return partial(_run_in_place, run, op.aliases)
 
     def _host_product(
-        self, position: int, node: Node, slots: Mapping[Node, InputRead]
+        self, position: int, node: Node, slots: Mapping[Node, InputRead], with_float32: bool
     ) -> Callable[..., Any] | None:
         """The function of a product by a weight, with a choice of kernels; None for other ops."""
         at = weight_argument(op_name(node))
@@ -243,7 +244,8 @@ class Program:
             return None
         if not self._is_of_weight(self.graph.ops[position].inputs[slots[weight].slot]):
             return None
-        return host_product(cast("Callable[..., Any]", node.target), op_name(node))
+        target = cast("Callable[..., Any]", node.target)
+        return host_product(target, op_name(node), with_float32)
 
     def _is_of_weight(self, tensor: Tensor) -> bool:
         """Whether a tensor is a weight, or a view of one."""
