@@ -105,12 +105,12 @@ class Generate:
             ConfigError: The model does not generate.
             GraphError: A call cannot be captured.
         """
-        from placewright.runtime.dynamo.dry_run import dry_run
+        from placewright.runtime.dynamo.dry_run import record_calls
 
         shapes: list[CallShape] = []
         total = sum(self.lengths.values())
         for length, weight in self.lengths.items():
-            with dry_run(backend) as run:
+            with record_calls(backend) as run:
                 self.run(model, length, min(self.new_tokens // 2 + 1, MAX_DRY_TOKENS))
             label = f"-{length}" if len(self.lengths) > 1 else ""
             shapes += self._shapes(run.calls, label, weight / total)
@@ -214,11 +214,11 @@ class Calls:
         """
         import torch
 
-        from placewright.runtime.dynamo.dry_run import dry_run
+        from placewright.runtime.dynamo.dry_run import record_calls
 
         shapes = []
         for number, (args, kwargs, weight) in enumerate(self.parts()):
-            with dry_run(backend) as run, torch.no_grad():
+            with record_calls(backend) as run, torch.no_grad():
                 model(*args, **kwargs)
             name = f"call-{number}" if len(self.calls) > 1 else "call"
             shapes += number_parts([CallShape(name, part, float(weight)) for part in run.calls])

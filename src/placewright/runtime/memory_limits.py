@@ -83,12 +83,12 @@ class MemoryLimits:
     def _excess(self, graph: CompiledGraph, args: Sequence[Any]) -> dict[str, tuple[int, int]]:
         """The bytes that a call needs and may use, of each GPU that is too small for it."""
         from placewright.runtime.dynamo.compiled_graph import build_graph_program
-        from placewright.runtime.dynamo.static_graph import static_graph
+        from placewright.runtime.dynamo.static_graph import make_static
 
         assert graph.program is not None
         program = graph.program
         if graph.is_symbolic:
-            program = build_graph_program(static_graph(graph.module, args), graph.inputs)
+            program = build_graph_program(make_static(graph.module, args), graph.inputs)
         planned = choose_plan(graph.backend.planned_calls, program.graph)
         whole = _with_other_weights(program.graph, graph)
         problem = Problem(whole, self.cluster, limits=self.limits)

@@ -16,7 +16,7 @@ import torch
 from placewright.errors import GraphError
 from placewright.frontends.pytorch.aot_graph import output_nodes
 from placewright.frontends.pytorch.shapes import Node
-from placewright.runtime.dynamo.static_graph import static_graph
+from placewright.runtime.dynamo.static_graph import make_static
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ class DryCall:
 
         if not self.graph.is_symbolic and self.graph.program is not None:
             return self.graph.program
-        module = static_graph(self.graph.module, self.args)
+        module = make_static(self.graph.module, self.args)
         return build_graph_program(module, self.graph.inputs)
 
 
@@ -97,7 +97,7 @@ class DryRun:
 
 
 @contextlib.contextmanager
-def dry_run(backend: PlanBackend) -> Iterator[DryRun]:
+def record_calls(backend: PlanBackend) -> Iterator[DryRun]:
     """Let the graphs of a backend compute nothing inside the block."""
     run = DryRun()
     backend.dry_run = run

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placewright.frontends.pytorch.shapes import Node
 
 
-def static_graph(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.GraphModule:
+def make_static(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.GraphModule:
     """A copy of a graph for the sizes of a call; ops keep their names and modules.
 
     Args:
