@@ -230,8 +230,11 @@ def watchdog(seconds: float = WATCHDOG) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def observe(case: OddUse, kind: str | None) -> tuple[Any, set[str]]:
-    """What a use shows, of the model itself (no kind) or under a plan; and its warnings."""
+def observe(case: OddUse, kind: str | None) -> tuple[Any, dict[str, str]]:
+    """What a use shows, of the model itself (no kind) or under a plan; and its warnings.
+
+    The warnings are by their kind: the text of the last one.
+    """
     plan = None
     if kind is not None:
         seed_all()
@@ -270,7 +273,7 @@ def observe(case: OddUse, kind: str | None) -> tuple[Any, set[str]]:
         finally:
             with contextlib.suppress(Exception):
                 model.placed.remove()
-    return made, {warning.category.__name__ for warning in found}
+    return made, {warning.category.__name__: str(warning.message) for warning in found}
 
 
 @contextlib.contextmanager
@@ -343,7 +346,10 @@ def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
     least = {"gpu": GPU_TOLERANCE, "streaming": STREAMING_TOLERANCE}.get(kind, 0)
     tolerance = max(least, case.tolerance)
     found = differences(own, placed, tolerance)
-    new_warnings = placed_warnings - own_warnings - {case.warns, "ResourceWarning"}
-    if not found and new_warnings:
-        found = [f"warns where the model does not: {sorted(new_warnings)}"]
+    new_warnings = set(placed_warnings) - set(own_warnings) - {case.warns, "ResourceWarning"}
+    if not found:
+        found = [
+            f"warns where the model does not: {category}: {placed_warnings[category][:200]}"
+            for category in sorted(new_warnings)
+        ]
     return found
