@@ -7,6 +7,7 @@ for one shape only. The weights are the same for all shapes, so they identify th
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,11 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
     """
     row_of = {name: index for index, name in enumerate(plan.ops)}
     if all(op.name in row_of for op in graph.ops) and len(row_of) == len(graph):
-        return plan
+        # A model that was cast to a wider dtype has larger weights than the plan knows.
+        devices = [int(plan.placement[row_of[op.name]]) for op in graph.ops]
+        staging = _staging_sizes(plan, graph, devices)
+        is_enough = staging is None or np.array_equal(staging, plan.staging)
+        return plan if is_enough else replace(plan, staging=staging)
     _check_weights(plan, graph, row_of)
     modules = _module_votes(plan)
     placement: list[int] = []
