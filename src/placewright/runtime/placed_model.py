@@ -34,8 +34,8 @@ from placewright.runtime.dynamo.call_checks import (
 )
 from placewright.runtime.dynamo.compiled_graph import ArgumentsOverlap
 from placewright.runtime.dynamo.pipeline import pipelined_calls
+from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.train_step import TrainStep
-from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.executor import weak_callback
 from placewright.runtime.weight_loading import load_weights
 
@@ -287,7 +287,7 @@ class PlacedModel:
         """
         runs = self.backend.run_count
         try:
-            outputs = self.run_compiled(compiled, args, kwargs)
+            return self.run_compiled(compiled, args, kwargs)
         except (*COMPILE_ERRORS, ArgumentsOverlap) as error:
             if self.backend.run_count == runs:
                 raise
@@ -295,9 +295,6 @@ class PlacedModel:
                 f"the call cannot go on after a graph break: {compile_error_text(error)}; "
                 "make it inside model.placed.eager()"
             ) from error
-        if torch.is_grad_enabled():
-            note_undefined_gradients(outputs)
-        return outputs
 
     def _may_break(self, reason: str) -> bool:
         """Whether a call may run as several graphs.
@@ -374,13 +371,32 @@ class PlacedModel:
             calls: The positional arguments of each call.
             in_flight: How many steps may be in flight at once.
 
+        Results before a call that fails come before its error. A call that is not one graph runs
+        alone, in its turn.
+
         Raises:
-            ExecutionError: A call is not one graph, or steps of this model change states, so that
+            ExecutionError: A call computes nothing, or steps of this model change states, so that
                 they cannot overlap.
         """
-        return pipelined_calls(
-            self.backend, lambda args: self.run_whole(self._compiled, args), calls, in_flight
+
+        def run(args: tuple[Any, ...]) -> Any:
+            reason = self.reason_of_hooks()
+            if reason:
+                raise NotInFlight(reason)
+            return self.run_whole(self._compiled, args)
+
+        return pipelined_calls(self.backend, run, lambda args: self.model(*args), calls, in_flight)
+
+    def reason_of_hooks(self) -> str:
+        """Why a call must be made by PyTorch's modules; empty: it need not be."""
+        model: Any = self.model
+        has_hooks = (
+            model._forward_hooks
+            or model._forward_pre_hooks
+            or model._backward_hooks
+            or model._backward_pre_hooks
         )
+        return "the model itself has hooks" if has_hooks else ""
 
     def run_whole(
         self, compiled: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None = None
@@ -388,7 +404,7 @@ class PlacedModel:
         """Call a function that was compiled as a whole.
 
         Raises:
-            ExecutionError: This call cannot be compiled.
+            NotInFlight: This call cannot be compiled.
         """
         reason = self.reason_to_run_eagerly(args, kwargs or {})
         if not reason:
@@ -398,7 +414,7 @@ class PlacedModel:
                 reason = f"TorchDynamo cannot trace it as a whole: {compile_error_text(error)}"
             except ArgumentsOverlap as error:
                 reason = str(error)
-        raise ExecutionError(f"calls of this kind cannot be in flight together: {reason}")
+        raise NotInFlight(f"calls of this kind cannot be in flight together: {reason}")
 
     def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Run one training step under the plan: loss, gradients and the update of all weights.

@@ -33,8 +33,9 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
         # A model that was cast to a wider dtype has larger weights than the plan knows.
         devices = [int(plan.placement[row_of[op.name]]) for op in graph.ops]
         staging = _staging_sizes(plan, graph, devices)
-        is_enough = staging is None or np.array_equal(staging, plan.staging)
-        return plan if is_enough else replace(plan, staging=staging)
+        if staging is None or plan.staging is None or np.array_equal(staging, plan.staging):
+            return plan
+        return replace(plan, staging=staging)
     _check_weights(plan, graph, row_of)
     modules = _module_votes(plan)
     placement: list[int] = []

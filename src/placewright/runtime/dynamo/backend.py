@@ -20,13 +20,16 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from placewright import files
-from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
+from placewright.errors import ConfigError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.plan import Plan
 from placewright.result import Result
-from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph
+from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
+from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.partition import partition_joint_graph
+from placewright.runtime.dynamo.steps import NotInFlight
+from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
 from placewright.runtime.real_devices import find_real_devices
@@ -113,7 +116,13 @@ class PlanBackend:
             logger.debug("a graph runs eagerly under the plan: %s", error)
             self.failures[str(error).partition("\n")[0]] += 1
             return self._eager_function(module)
-        return compiled
+
+        def run(*args: Any) -> Any:
+            outputs = compiled(*args)
+            note_undefined_gradients(outputs)
+            return outputs
+
+        return run
 
     def name_inputs(self, module: torch.fx.GraphModule) -> list[GraphInput]:
         """The inputs of a graph of TorchDynamo's, named as in the plan."""
@@ -129,7 +138,7 @@ class PlanBackend:
             with self.lock:
                 self.count_run()
                 if self.is_resolving:
-                    raise ExecutionError("PyTorch cannot compile the graph of this call")
+                    raise NotInFlight("PyTorch cannot compile the graph of this call")
             with self.eager_scope():
                 return module(*args)
 

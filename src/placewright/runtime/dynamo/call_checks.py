@@ -171,7 +171,9 @@ def compile_error_text(error: BaseException) -> str:
     """The first line of an error of TorchDynamo's."""
     if isinstance(error, FailOnRecompileLimitHit):
         return "it has been compiled too often: the recompile limit is reached"
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    inner = getattr(error, "inner_exception", None)  # what a backend raised
+    text = str(error if inner is None else inner)
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 

@@ -22,9 +22,10 @@ from placewright.runtime.dynamo.call_checks import COMPILE_ERRORS, call_shape, c
 from placewright.runtime.dynamo.compiled_graph import (
     ArgumentsOverlap,
     CompiledGraph,
-    JointGraph,
     build_graph_program,
 )
+from placewright.runtime.dynamo.graph_inputs import real_tensor
+from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.steps import resolve_call
 from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
@@ -62,7 +63,7 @@ class TrainStep:
     def step(self, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
         """Run a step; its loss."""
         backend, compiled = self._ready()
-        reason = self.placed.reason_to_run_eagerly(args, kwargs) or self._gradient_hooks()
+        reason = self.placed.reason_to_run_eagerly(args, kwargs) or self._hooks()
         if not reason and self._not_one_program:
             reason = self._not_one_program.get(call_shape(args, kwargs), "")
         if not reason:
@@ -86,7 +87,7 @@ class TrainStep:
         if not calls:
             raise ConfigError("a step of no micro-batches: expected one or more")
         backend, compiled = self._ready()
-        reason = self._gradient_hooks()
+        reason = self._hooks()
         if reason:
             raise ExecutionError(f"micro-batches cannot be in flight together: {reason}")
         with backend.lock, torch.enable_grad():
@@ -124,8 +125,11 @@ class TrainStep:
 
         return loss
 
-    def _gradient_hooks(self) -> str:
-        """Why gradients must be made one by one; empty: they need not be."""
+    def _hooks(self) -> str:
+        """Why a step cannot be one program; empty: it can, as far as hooks go."""
+        reason = self.placed.reason_of_hooks()
+        if reason:
+            return reason
         for name, weight in self.placed.model.named_parameters():
             if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
                 return f"weight {name!r} has a hook on its gradient"
@@ -144,7 +148,7 @@ class TrainStep:
             for weight in weights.values():
                 weight.grad = None
             with torch.enable_grad():
-                loss = loss_of(model.forward(*args, **kwargs))
+                loss = loss_of(model(*args, **kwargs))
             if not loss.requires_grad:
                 raise GraphError(
                     "the step has no backward ops: no parameter that requires a gradient reaches "
@@ -180,6 +184,7 @@ class TrainBackend(PlanBackend):
     def __call__(
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
+        self._check_weights(module)
         inputs = self.name_inputs(module)
         programs: list[Program] = []
 
@@ -203,6 +208,21 @@ class TrainBackend(PlanBackend):
                 keep_inference_input_mutations=True,
             )(module, example_inputs)
         return compiled
+
+    def _check_weights(self, module: torch.fx.GraphModule) -> None:
+        """Refuse a step that trains a weight which the plan does not place: it has no update.
+
+        Raises:
+            GraphError: There is such a weight.
+        """
+        names: dict[int, list[str]] = {}
+        for name, tensor in self.named_tensors():
+            if tensor.requires_grad:
+                names.setdefault(id(tensor), []).append(name)
+        for node in module.graph.find_nodes(op="placeholder"):
+            weight_names = names.get(id(real_tensor(node)), ())
+            if weight_names and not any(name in self.known_names for name in weight_names):
+                raise GraphError(f"the plan does not place weight {weight_names[0]!r}")
 
     def new_executor(self, *args: Any) -> Executor:
         executor = super().new_executor(*args)
