@@ -16,8 +16,6 @@ from torch.utils import _pytree as pytree
 from placewright import files
 from placewright.errors import ExecutionError, PlanError
 from placewright.frontends.pytorch.logical_device import trace_on_device
-from placewright.plan import Plan
-from placewright.result import Result
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import (
@@ -43,6 +41,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
+    from placewright.plan import Plan
+    from placewright.result import Result
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
@@ -78,12 +78,11 @@ def apply(
 
     Raises:
         PlanError: The plan was made for another model.
+        ConfigError: The plan is no plan.
         ExecutionError: A device is missing, or has too little memory.
         FileError: A file cannot be read.
     """
-    if not isinstance(plan, Plan | Result):
-        plan = files.load(plan, "plan")
-    bare_plan = plan.plan if isinstance(plan, Result) else plan
+    bare_plan = files.read_plan(plan)
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
     placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import ConfigError, GraphError, MissingDependency, nearest
-from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.errors import ConfigError, GraphError, MissingDependency
+from placewright.frontends.op_costs import check_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,10 +46,7 @@ def from_torch(
     if optimizer is not None and not training:
         raise ConfigError(f"optimizer is {optimizer!r}, but training is false: give training=True")
     optimizer = optimizer or "sgd"
-    if optimizer not in OPTIMIZER_FLOPS:
-        raise ConfigError(
-            f"optimizer {optimizer!r} is unknown: {nearest(optimizer, OPTIMIZER_FLOPS)}"
-        )
+    check_optimizer(optimizer)
     try:
         import torch
     except ImportError:

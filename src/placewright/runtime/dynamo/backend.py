@@ -20,10 +20,8 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from placewright import files
-from placewright.errors import ConfigError, GraphError, nearest
+from placewright.errors import ConfigError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
-from placewright.plan import Plan
-from placewright.result import Result
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.graph_outputs import JointGraph
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
+    from placewright.plan import Plan
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.program.program import Program
 
@@ -337,10 +336,5 @@ def placewright(
             'backend "placewright" needs a plan: torch.compile(model, backend="placewright", '
             'options={"plan": plan})'
         )
-    plan = settings.pop("plan")
-    if not isinstance(plan, Plan | Result):
-        plan = files.load(plan, "plan")
-    bare_plan = plan.plan if isinstance(plan, Result) else plan
-    if not isinstance(bare_plan, Plan):
-        raise GraphError(f"options has a plan of type {type(plan).__name__!r}")
-    return PlanBackend(bare_plan, **settings)(module, example_inputs)
+    plan = files.read_plan(settings.pop("plan"))
+    return PlanBackend(plan, **settings)(module, example_inputs)

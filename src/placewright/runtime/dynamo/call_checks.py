@@ -192,5 +192,8 @@ def call_shape(args: Any, kwargs: Mapping[str, Any]) -> Hashable:
 
 def first_tensor(args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """The first tensor among the arguments of a call."""
+    first = next(iter((*args, *kwargs.values())), None)
+    if isinstance(first, torch.Tensor):  # as it most often is: nothing need be flattened
+        return first
     leaves = pytree.tree_leaves((args, dict(kwargs)))
     return next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)

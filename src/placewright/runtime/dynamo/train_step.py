@@ -14,8 +14,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
 
-from placewright.errors import ConfigError, ExecutionError, GraphError, PlanError, nearest
-from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.errors import ConfigError, ExecutionError, GraphError, PlanError
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import COMPILE_ERRORS, call_shape, compile_error_text
@@ -111,7 +110,7 @@ class TrainStep:
             raise PlanError("the plan is not for a training step: plan with --training")
         if self._backend is None:
             self._backend = TrainBackend(
-                _rule(self.optimizer), self.placed.model, self.placed.backend
+                OptimizerRule.of(self.optimizer), self.placed.model, self.placed.backend
             )
         if self._compiled is None:
             self._compiled = self.placed.compile(self._loss_function(), self._backend)
@@ -258,12 +257,3 @@ def _first_float(value: Any) -> torch.Tensor | None:
         if loss is not None:
             return loss
     return None
-
-
-def _rule(optimizer: str | OptimizerRule | None) -> OptimizerRule:
-    rule = optimizer if isinstance(optimizer, OptimizerRule) else OptimizerRule(optimizer or "sgd")
-    if rule.name not in OPTIMIZER_FLOPS:
-        raise ConfigError(
-            f"optimizer {rule.name!r} is unknown: {nearest(rule.name, OPTIMIZER_FLOPS)}"
-        )
-    return rule
