@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fake_cuda import fake_gpus
-from models import machine, nn, torch, twin
+from models import Branches, machine, nn, torch, twin, workers
 
 from placewright import Plan, Problem, apply, from_torch
 from placewright.runtime.plan_matching import match_plan
@@ -35,6 +35,51 @@ def test_staging_buffers_grow_with_weights_that_were_cast(model):
     matched = match_plan(plan, from_torch(model.double(), (X.double(),)))
     assert matched.staging.tolist() == [-1, 8 * 9 * 8]
     assert matched.ops == plan.ops
+
+
+def random_order(graph, seed):
+    """A random topological order, as priorities."""
+    rng, turns = np.random.default_rng(seed), {}
+    while len(turns) < len(graph):
+        ready = [
+            position
+            for position, op in enumerate(graph.ops)
+            if position not in turns and all(source in turns for source, _ in op.inputs)
+        ]
+        turns[int(rng.choice(ready))] = len(turns)
+    return [float(turns[position]) for position in range(len(graph))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_ordinary_training_loop_runs_in_the_order_of_a_training_plan(seed):
+    model = Branches()
+    reference = twin(model)
+    graph = from_torch(model, (X,), training=True)
+    problem = Problem(graph, workers())
+    placement = problem.legalize(np.arange(len(graph)) % 2)
+    plan = Plan.of(problem, placement, random_order(graph, seed))
+    apply(plan, model)
+    for each in (model, reference):
+        outputs = each(X)
+        (outputs["made"].sum() + outputs["sum"]).backward()
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)
+    priority = dict(zip(plan.ops, plan.priority, strict=True))
+    for compiled in model.placed.graphs:
+        names = [compiled.program.graph.ops[op].name for op in compiled.executor.instructions.order]
+        turns = [priority[name] for name in names if name in priority]
+        assert len(turns) >= 5
+        assert turns == sorted(turns)
+
+
+def test_a_plan_of_calls_gives_no_order_to_backward_passes(model):
+    problem = Problem(from_torch(model, (X,)), workers())
+    placement = problem.legalize([0] * len(problem.graph))
+    plan = Plan.of(problem, placement, random_order(problem.graph, 0))
+    apply(plan, model)
+    model(X).sum().backward()
+    _, backward = model.placed.graphs
+    assert backward.plan.priority is None
 
 
 def test_a_streamed_model_can_be_cast_to_a_wider_dtype(model):
