@@ -10,6 +10,7 @@ import torch
 
 from placewright.errors import ExecutionError
 from placewright.graph import STATE
+from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cpu_worker import CpuWorker, DeviceJob, Message, StepDone, WeightStreamer
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import retain_freed_memory
@@ -386,18 +387,6 @@ class Executor:
         for view in output.views:
             value = view(value)
         return value.clone() if output.copied else value
-
-
-def weak_callback(method: Callable[..., None]) -> Callable[..., None]:
-    """Calls a method while its object lives: a waiting thread does not keep it alive."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*args: Any) -> None:
-        bound_method = reference()
-        if bound_method is not None:
-            bound_method(*args)
-
-    return call
 
 
 def _stop_threads(inboxes: Sequence[queue.SimpleQueue[Message]]) -> None:

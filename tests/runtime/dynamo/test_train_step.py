@@ -83,6 +83,26 @@ def test_hooks_of_the_model_itself_run():
         model.placed.train_micro_batches([(X,), (X,)])
 
 
+def test_steps_and_pipelines_follow_a_forward_that_is_replaced(monkeypatch):
+    class Scaled(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    model = Scaled(*small())
+    reference = Reference(model)
+    place(model, X, training=True, rule=ADAM)
+    for factor in (2, 3):
+        if factor == 3:
+            monkeypatch.setattr(
+                Scaled, "forward", lambda self, x: 3 * nn.Sequential.forward(self, x)
+            )
+        assert torch.allclose(model.placed.train_step(X), reference.step(X), atol=1e-5)
+        reference.check(model)
+        with torch.no_grad():
+            (made,) = model.placed.pipeline([(X,)])
+            assert torch.allclose(made, reference.model(X), atol=1e-5)
+
+
 def test_a_hook_after_a_gradient_is_accumulated_runs_too():
     model, shapes = place(small(), X, training=True, rule=ADAM), []
     model[2].weight.register_post_accumulate_grad_hook(

@@ -33,8 +33,9 @@ from placewright.runtime.program.runners import InputRead
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+    from placewright.plan import Plan
+    from placewright.runtime.dynamo.model_calls import ModelCalls
     from placewright.runtime.executor import Executor
-    from placewright.runtime.placed_model import PlacedModel
     from placewright.runtime.program.optimizer_step import OptimizerState
     from placewright.runtime.program.program import Program
 
@@ -46,8 +47,10 @@ class TrainStep:
         optimizer: `sgd`, `momentum`, `adam` or a rule; None: `sgd`.
     """
 
-    def __init__(self, placed: PlacedModel, optimizer: str | OptimizerRule | None) -> None:
-        self.placed, self.optimizer = placed, optimizer
+    def __init__(
+        self, plan: Plan, calls: ModelCalls, optimizer: str | OptimizerRule | None
+    ) -> None:
+        self.plan, self.calls, self.optimizer = plan, calls, optimizer
         self._backend: TrainBackend | None = None
         self._compiled: Callable[..., Any] | None = None
         self._not_one_program: dict[Hashable, str] = {}  # steps that are no program, and why
@@ -62,20 +65,20 @@ class TrainStep:
     def step(self, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
         """Run a step; its loss."""
         backend, compiled = self._ready()
-        reason = self.placed.reason_to_run_eagerly(args, kwargs) or self._hooks()
+        reason = self.calls.reason_to_run_eagerly(args, kwargs) or self._hooks()
         if not reason and self._not_one_program:
             reason = self._not_one_program.get(call_shape(args, kwargs), "")
         if not reason:
             try:
                 with torch.enable_grad():
-                    loss: torch.Tensor = self.placed.run_compiled(compiled, args, kwargs)
+                    loss: torch.Tensor = self.calls.run_compiled(compiled, args, kwargs)
                 return loss.detach()
             except ArgumentsOverlap as error:
                 reason = str(error)
             except COMPILE_ERRORS as error:
                 reason = compile_error_text(error)
                 self._not_one_program[call_shape(args, kwargs)] = reason
-        self.placed.eager_calls[f"a training step: {reason}"] += 1
+        self.calls.eager_calls[f"a training step: {reason}"] += 1
         return self._run_loop(backend, args, kwargs)
 
     def micro_batches(
@@ -91,7 +94,7 @@ class TrainStep:
             raise ExecutionError(f"micro-batches cannot be in flight together: {reason}")
         with backend.lock, torch.enable_grad():
             resolved = [
-                resolve_call(backend, partial(self.placed.run_whole, compiled, args))
+                resolve_call(backend, partial(self.calls.run_whole, compiled, args))
                 for args in calls
             ]
             graph = resolved[0].graph
@@ -106,18 +109,19 @@ class TrainStep:
             )
 
     def _ready(self) -> tuple[TrainBackend, Callable[..., Any]]:
-        if not any(name.endswith(".update") for name in self.placed.plan.ops):
+        self.calls.follow_code()
+        if not any(name.endswith(".update") for name in self.plan.ops):
             raise PlanError("the plan is not for a training step: plan with --training")
         if self._backend is None:
             self._backend = TrainBackend(
-                OptimizerRule.of(self.optimizer), self.placed.model, self.placed.backend
+                OptimizerRule.of(self.optimizer), self.calls.model, self.calls.backend
             )
         if self._compiled is None:
-            self._compiled = self.placed.compile(self._loss_function(), self._backend)
+            self._compiled = self.calls.compile(self._loss_function(), self._backend)
         return self._backend, self._compiled
 
     def _loss_function(self) -> Callable[..., torch.Tensor]:
-        model_forward = self.placed.forward
+        model_forward = self.calls.forward
 
         def loss(*call_args: Any, **call_kwargs: Any) -> torch.Tensor:
             return loss_of(model_forward(*call_args, **call_kwargs))
@@ -126,10 +130,10 @@ class TrainStep:
 
     def _hooks(self) -> str:
         """Why a step cannot be one program; empty: it can, as far as hooks go."""
-        reason = self.placed.reason_of_hooks()
+        reason = self.calls.reason_of_hooks()
         if reason:
             return reason
-        for name, weight in self.placed.model.named_parameters():
+        for name, weight in self.calls.model.named_parameters():
             if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
                 return f"weight {name!r} has a hook on its gradient"
         return ""
@@ -138,7 +142,7 @@ class TrainStep:
         self, backend: TrainBackend, args: Any, kwargs: Mapping[str, Any]
     ) -> torch.Tensor:
         """Forward, backward and updates, as an ordinary loop runs them."""
-        model = self.placed.model
+        model = self.calls.model
         weights = {
             name: weight for name, weight in model.named_parameters() if weight.requires_grad
         }
