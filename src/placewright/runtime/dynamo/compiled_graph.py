@@ -18,8 +18,10 @@ from placewright.frontends.pytorch.aot_graph import (
 )
 from placewright.frontends.pytorch.graph import TorchGraphBuilder
 from placewright.graph import Graph
+from placewright.runtime.dynamo.call_checks import IS_TORCH_2_11
+from placewright.runtime.dynamo.double_backward import refuse_double_backward
 from placewright.runtime.dynamo.graph_outputs import GraphCall, GraphOutputs
-from placewright.runtime.dynamo.steps import CallResolved, NotInFlight, ResolvedCall
+from placewright.runtime.dynamo.steps import CallNotServed, CallResolved, NotInFlight, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
 from placewright.runtime.plan_matching import match_plan
 from placewright.runtime.program.dropout import replace_cpu_kernels
@@ -35,10 +37,6 @@ if TYPE_CHECKING:
     from placewright.runtime.dynamo.graph_outputs import JointGraph
     from placewright.runtime.executor import Executor
     from placewright.runtime.program.optimizer_step import OptimizerRule
-
-
-class ArgumentsOverlap(Exception):
-    """Arguments of a call share memory that it changes, so that its graph does not serve it."""
 
 
 @contextlib.contextmanager
@@ -148,7 +146,9 @@ class CompiledGraph:
         if not self._gradient_sources.has_tangents:
             return self._run(args)
         undefined = undefined_outputs()
-        return self._gradient_sources.without_undefined(self._run(args), undefined)
+        gradients = self._gradient_sources.without_undefined(self._run(args), undefined)
+        is_differentiated = IS_TORCH_2_11 and torch.is_grad_enabled()
+        return refuse_double_backward(gradients) if is_differentiated else gradients
 
     def _run(self, args: Sequence[Any]) -> list[Any]:
         """The outputs: by the executor, or as PyTorch runs the graph."""
@@ -198,7 +198,7 @@ class CompiledGraph:
         for index in self._changed_indices:
             address = args[index].untyped_storage().data_ptr()
             if address and storages[address] > 1:
-                raise ArgumentsOverlap("an argument shares memory with one that the call changes")
+                raise CallNotServed("an argument shares memory with one that the call changes")
 
     def _run_step(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """Run a step; an op that fails raises what it would raise in the model itself."""

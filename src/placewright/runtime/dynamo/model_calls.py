@@ -17,18 +17,19 @@ from placewright.frontends.pytorch.logical_device import trace_on_device
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.dynamo.call_checks import (
     COMPILE_ERRORS,
+    IS_TORCH_2_11,
     CodeOfModel,
     ZeroSigns,
     call_shape,
     compile_error_text,
     first_tensor,
+    full_guards,
     functional_code,
-    guarded_hooks,
+    named_refusals,
     reason_to_run_eagerly,
     skipped_frames,
 )
-from placewright.runtime.dynamo.compiled_graph import ArgumentsOverlap
-from placewright.runtime.dynamo.steps import NotInFlight
+from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -85,11 +86,8 @@ class ModelCalls:
         Args:
             whole: Whether a call must be one graph; else it fails.
         """
-        parameters = inspect.signature(torch.compile).parameters
         options: dict[str, Any] = {"guard_filter_fn": self._zero_signs.record_guards}
-        limits: dict[str, Any] = (
-            {"recompile_limit": MAX_GRAPHS} if "recompile_limit" in parameters else {}
-        )
+        limits: dict[str, Any] = {} if IS_TORCH_2_11 else {"recompile_limit": MAX_GRAPHS}
         compiler: Any = torch.compile
         compiled: Callable[..., Any] = compiler(
             _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
@@ -109,14 +107,14 @@ class ModelCalls:
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace it: {compile_error_text(error)}"
                 self._untraceable[call_shape(args, kwargs)] = reason
-            except ArgumentsOverlap as error:
+            except CallNotServed as error:
                 reason = str(error)
             try:
                 if self._may_break(reason):
                     with warnings.catch_warnings():  # of what TorchDynamo itself does at a break
                         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")
                         return self._try_compiled(self._compiled_in_parts, args, kwargs)
-            except COMPILE_ERRORS as error:
+            except (*COMPILE_ERRORS, CallNotServed) as error:
                 reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
         self.eager_calls[reason] += 1
         return self._run_eagerly(self.forward, args, kwargs)
@@ -134,13 +132,13 @@ class ModelCalls:
         """Call a compiled function.
 
         Raises:
-            ArgumentsOverlap: The graph does not serve the call; nothing of it has run.
+            CallNotServed: The function does not serve the call; nothing of it has run.
             ExecutionError: What follows a graph break failed to compile.
         """
         runs = self.backend.run_count
         try:
             return self.run_compiled(compiled, args, kwargs)
-        except (*COMPILE_ERRORS, ArgumentsOverlap) as error:
+        except (*COMPILE_ERRORS, CallNotServed) as error:
             if self.backend.run_count == runs:
                 raise
             raise ExecutionError(
@@ -154,7 +152,7 @@ class ModelCalls:
         With GPUs it may not: what runs between two graphs would meet weights of several devices.
         Nor may a model that differentiates in its forward pass: a graph is one autograd node.
         """
-        never = ("recompile", "autograd", "backward", "shares memory")
+        never = ("recompile", "autograd", "backward", "shares memory", "traces")
         return not self.has_gpus and not any(word in reason for word in never)
 
     def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
@@ -178,7 +176,7 @@ class ModelCalls:
         tensors of that GPU. Outputs go to the device of the first tensor.
         """
         is_whole = compiled is not self._compiled_in_parts
-        with guarded_hooks(), skipped_frames(is_whole) as is_skipped:
+        with full_guards(MAX_GRAPHS), named_refusals(), skipped_frames(is_whole) as is_skipped:
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
             else:
@@ -241,7 +239,7 @@ class ModelCalls:
                 return self.run_compiled(compiled, args, kwargs or {})
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace it as a whole: {compile_error_text(error)}"
-            except ArgumentsOverlap as error:
+            except CallNotServed as error:
                 reason = str(error)
         raise NotInFlight(f"calls of this kind cannot be in flight together: {reason}")
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 
 
+class CallNotServed(Exception):
+    """A compiled function does not serve a call at this moment; nothing of it has run."""
+
+
 class NotInFlight(ExecutionError):
     """A call that cannot be in flight with others; nothing of it has run."""
 

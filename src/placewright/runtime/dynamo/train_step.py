@@ -19,13 +19,12 @@ from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import COMPILE_ERRORS, call_shape, compile_error_text
 from placewright.runtime.dynamo.compiled_graph import (
-    ArgumentsOverlap,
     CompiledGraph,
     build_graph_program,
 )
 from placewright.runtime.dynamo.graph_inputs import real_tensor
 from placewright.runtime.dynamo.graph_outputs import JointGraph
-from placewright.runtime.dynamo.steps import resolve_call
+from placewright.runtime.dynamo.steps import CallNotServed, resolve_call
 from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
 from placewright.runtime.program.runners import InputRead
@@ -73,7 +72,7 @@ class TrainStep:
                 with torch.enable_grad():
                     loss: torch.Tensor = self.calls.run_compiled(compiled, args, kwargs)
                 return loss.detach()
-            except ArgumentsOverlap as error:
+            except CallNotServed as error:
                 reason = str(error)
             except COMPILE_ERRORS as error:
                 reason = compile_error_text(error)
