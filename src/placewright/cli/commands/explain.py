@@ -37,7 +37,12 @@ def explain_plan(
     ] = None,
     call: Annotated[
         str | None,
-        typer.Option("--call", metavar="NAME", help="(workloads only) The call to explain."),
+        typer.Option(
+            "--call",
+            metavar="NAME",
+            help="(workloads only) The call to explain.",
+            rich_help_panel=panels.PROBLEM,
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
