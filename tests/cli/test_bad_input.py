@@ -60,8 +60,8 @@ def op(name, **parts):
             id="duplicate name",
         ),
         pytest.param(
-            {"version": 3},
-            "bad.json: the file has version 3: this release of placewright reads versions ",
+            {"version": 4},
+            "bad.json: the file has version 4: this release of placewright reads versions ",
             id="wrong version",
         ),
         pytest.param({"ops": []}, "bad.json: graph 'pair' has no ops", id="no ops"),

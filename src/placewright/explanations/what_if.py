@@ -40,7 +40,8 @@ Replan = Callable[[Problem], Plan]
 
 _MAX_CHANGES = 3  # devices, and channels, to look at
 _NEARLY_FULL = 0.85  # of a device's memory, from which on more memory is tried
-_EXTRA_MEMORY = 2 * 2**30  # bytes more to try, or a quarter of what the device has
+_EXTRA_MEMORY = 2 * 2**30  # bytes more to try, or about a quarter of what the device has
+_GIB = 2**30
 _MIN_GAIN = 0.005  # share of time that a change must gain to be shown
 
 
@@ -151,8 +152,8 @@ class WhatIf:
         if len(devices) > 1:
             changes.append(quarter_more_memory(self.problem, sorted(devices)))
         for device in devices[:_MAX_CHANGES]:
-            quarter = int(a.capacity[device]) // 4
-            overflow = int(timeline.peak[device] - a.capacity[device])
+            quarter = _round_size(int(a.capacity[device]) // 4)
+            overflow = _enough(int(timeline.peak[device] - a.capacity[device]))
             for extra_bytes in sorted({min(_EXTRA_MEMORY, quarter), quarter, overflow}):
                 changes += (
                     [more_memory(self.problem, device, extra_bytes)] if extra_bytes > 0 else []
@@ -180,6 +181,16 @@ class WhatIf:
             problem = change.apply(problem)
         verdict = simulator.judge(problem, plan.placement, plan.priority, plan.staging)
         return int(verdict.overflow[0]), float(verdict.value[0])
+
+
+def _round_size(size: int) -> int:
+    """A size that memory is sold in: the next power of two."""
+    return 1 << (size - 1).bit_length() if size > 0 else 0
+
+
+def _enough(size: int) -> int:
+    """A round size that is not less: whole GiB, or a power of two below that."""
+    return -(-size // _GIB) * _GIB if size > _GIB else _round_size(size)
 
 
 def _busiest(seconds: Seconds) -> list[int]:

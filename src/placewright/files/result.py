@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
+from placewright.errors import ConfigError
 from placewright.files import validation
-from placewright.files.header import body, make_header
+from placewright.files.header import RESERVE_IN_LIMITS, body, make_header, version_of
 from placewright.files.plan import plan_data, read_plan
 from placewright.files.validation import Data, plain_number
 from placewright.problem import Objective
 from placewright.result import DeviceUse, Result
+from placewright.units import parse_bytes
 from placewright.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def result_data(result: Result) -> Data:
@@ -68,7 +73,35 @@ def read_result(data: object, where: str = "") -> Result:
         values.pop(key, None)
     values["devices"] = tuple(values["devices"])
     values["history"] = tuple(values.get("history", ()))
+    if version_of(data) <= RESERVE_IN_LIMITS and "limit" in values.get("options", {}):
+        limits = values["options"]["limit"]
+        values["options"]["limit"] = _without_reserves(limits, values["devices"])
     return Result(solver=values.pop("method"), **values)
+
+
+def _without_reserves(
+    limits: str | bool | tuple[str, ...], devices: Sequence[DeviceUse]
+) -> str | bool | tuple[str, ...]:
+    """Limits of --limit that included reserves, as the bytes that were usable.
+
+    A limit without a device's name counted for all devices that are no hosts.
+    """
+    if not isinstance(limits, tuple):
+        return limits  # which the command line refuses
+    changed: list[str] = []
+    for word in (word.strip() for text in limits for word in text.split(",")):
+        name, _, amount = word.rpartition("=")
+        try:
+            size = int(amount) if amount.strip().isdecimal() else parse_bytes(amount)
+        except ConfigError:
+            return limits  # likewise
+        uses = [use for use in devices if use.name == name] if name else devices
+        limited = {use.name: use for use in uses if use.limit == max(0, size - use.reserve)}
+        if any(use.reserve for use in limited.values()):
+            changed += [f"{each}={use.limit}B" for each, use in limited.items()]
+        else:
+            changed.append(f"{name}={size}B" if name else f"{size}B")
+    return tuple(changed)
 
 
 def _read_use(data: object, where: str) -> DeviceUse:

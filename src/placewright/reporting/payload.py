@@ -116,7 +116,7 @@ def _devices(problem: Problem) -> list[Data]:
             "kind": device.kind,
             "memory": device.memory if device.memory < UNLIMITED else None,
             "usable": usable if usable < UNLIMITED else None,
-            "reserve": device.reserve,
+            "reserve": device.reserve if usable == device.capacity else 0,  # of a limit: none
             "colour": colour,
         }
         for device, colour, usable in zip(problem.cluster.devices, colours, capacity, strict=True)
