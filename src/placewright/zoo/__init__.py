@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -92,11 +92,18 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
         ConfigError: It has no such argument, or the value is of another type or out of range.
     """
     network, arguments = parse(text)
-    return (
-        network.build(**arguments)
-        if network.network is None
-        else network.build(note=note, **arguments)
-    )
+    if network.network is None:
+        graph = network.build(**arguments)
+        sizes = {**network.defaults, **arguments}
+        tokens = sizes.get("tokens")
+    else:
+        graph = network.build(note=note, **arguments)
+        options = {**arguments}
+        options.pop("optimizer", None)
+        sizes = network.network.arguments(str(options.pop("size", "full")), **options)
+        per_sample = 1 if sizes.get("mode") == "decode" else sizes.get(network.network.tokens or "")
+        tokens = None if per_sample is None else int(sizes["batch"]) * int(per_sample)
+    return replace(graph, samples=sizes.get("batch"), tokens=tokens)
 
 
 def build_network(text: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
