@@ -18,7 +18,7 @@ from placewright.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from placewright.graph import Graph
+    from placewright.graph import Graph, Op
     from placewright.plan import Plan
     from placewright.problem import Problem
 
@@ -111,7 +111,7 @@ def layer_groups(problem: Problem, plan: Plan) -> tuple[LayerGroup, ...]:
 
 def _layers(graph: Graph) -> dict[str, list[int]]:
     """The ops of each layer by its module path, in order of their first op."""
-    modules = [op.module for op in graph.ops]
+    modules = [_module_of(op) for op in graph.ops]
     blocks = [_NUMBERED_MODULE.match(module) for module in modules]
     prefixes = {match[1] or "" for match in blocks if match}
     depth = min((prefix.count(".") + 1 for prefix in prefixes if prefix), default=1)
@@ -140,7 +140,10 @@ def _label(paths: Sequence[str], layers: Iterable[str]) -> str:
         name = family if not end or ends.count(end) > 1 else end
         blocks = sorted(number for number in members if number is not None)
         if blocks:
-            labels.append(f"{name or 'layers'} {_ranges(blocks)}")
+            noun = name or "layers"
+            is_plural = noun.endswith("s") and not noun.endswith("ss")
+            noun = noun[:-1] if len(blocks) == 1 and is_plural else noun
+            labels.append(f"{noun} {_ranges(blocks)}")
         if None in members:
             labels.append(name)
     if len(labels) > _MAX_LABELS:
@@ -167,6 +170,12 @@ def _ranges(numbers: list[int]) -> str:
         count = sum(last - first + 1 for first, last in runs[_MAX_LABELS - 1 :])
         texts = [*texts[: _MAX_LABELS - 1], f"{count} others"]
     return ", ".join(texts)
+
+
+def _module_of(op: Op) -> str:
+    """An op's module; a block that is one op is named in the op's own name."""
+    end = op.name.removeprefix(f"{op.module}.") if op.module else ""
+    return op.name if end.isdecimal() else op.module
 
 
 def _cut(module: str, depth: int) -> str:

@@ -90,6 +90,12 @@ def format_percent(share: float, decimal_below: float = 1.0) -> str:
     return f"{share * 100:,.{1 if share < decimal_below else 0}f} %"
 
 
+def format_rate(per_second: float, noun: str) -> str:
+    """A throughput: `36.3 tokens/s`, `12,345 tokens/s`."""
+    digits = f"{per_second:,.0f}" if abs(per_second) >= 1000 else _format_number(per_second)
+    return f"{digits} {noun}/s"
+
+
 def _format_scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     *smaller, largest = units
     for unit in smaller:

@@ -156,7 +156,7 @@ def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
     )
 
 
-def test_what_does_not_fit_is_helped_by_memory_alone() -> None:
+def test_what_does_not_fit_is_helped_by_a_host_and_by_memory() -> None:
     problem = Problem(
         zoo.load("offload"),
         Cluster.parse("P100"),
@@ -164,9 +164,13 @@ def test_what_does_not_fit_is_helped_by_memory_alone() -> None:
     )
     why = explain(problem, solve(problem, SingleDevices()))
     assert why.sentence == "gpu0 lacks 3.5 GiB of memory: the plan holds 5.5 GiB at its peak there"
-    assert str(why.improvements[0]).startswith("4 GiB more on gpu0: it fits, ")
-    assert {each.kind for each in why.improvements} == {"memory"}
-    assert str(why.improvements[1]) == "512 MiB more on gpu0: 3.5 GiB → 3 GiB over memory"
+    host, enough, little = why.improvements
+    streamed = solve(replace(problem, cluster=Cluster.parse("P100+cpu")), Streamed())
+    assert str(host).startswith("adding a host of 256 GiB (P100+cpu): it fits, ")
+    assert host.after <= streamed.step_time
+    assert str(enough).startswith("4 GiB more on gpu0: it fits, ")
+    assert {each.kind for each in why.improvements} == {"host", "memory"}
+    assert str(little) == "512 MiB more on gpu0: 3.5 GiB → 3 GiB over memory"
 
 
 def test_new_plans_may_come_from_elsewhere(diamond_problem: Problem) -> None:

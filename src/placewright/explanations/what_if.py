@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
+from placewright.explanations.added_host import HOST_PRESET, add_host
 from placewright.explanations.cluster_upgrades import (
     ChangeKind,
     ClusterChange,
@@ -51,8 +52,8 @@ class Improvement:
 
     Args:
         change: Such as `2 GiB more on gpu0`.
-        kind: `device`, `link`, `memory` or `launch`; `plan` where no change is needed but another
-            plan.
+        kind: `host`, `device`, `link`, `memory` or `launch`; `plan` where no change is needed but
+            another plan.
         location: The device or channel, if it is one.
         before, after: The objective without and with the change, each with the best plan known.
         overflow_before, overflow_after: Bytes over the memory likewise.
@@ -139,7 +140,17 @@ class WhatIf:
                 same_plan = base == current_key and not _is_better(min(keys), keys[0])
                 improvements.append(_improvement(change, base, min(keys), same_plan))
         improvements.sort(key=lambda improvement: (improvement.overflow_after, -improvement.gain))
-        return tuple(improvements)
+        return (*self._added_host(base), *improvements)
+
+    def _added_host(self, base: PlanKey) -> list[Improvement]:
+        """Where nothing fits and there is no host: weights that one holds, and streams."""
+        added = add_host(self.problem) if base[0] else None
+        if added is None:
+            return []
+        result = added.result
+        description = f"adding a host of {format_bytes(added.memory)} ({added.cluster})"
+        change = ClusterChange("host", description, HOST_PRESET, _unchanged)
+        return [_improvement(change, base, (0, result.objective_value), False)]
 
     def _memory_changes(self, timeline: Timeline) -> list[ClusterChange]:
         """More memory on devices that are nearly full, or that weights are streamed to."""

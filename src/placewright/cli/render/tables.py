@@ -70,7 +70,7 @@ def print_table(
 def print_result(comparison: Comparison) -> None:
     """What `place` and `simulate` show: the best result, and what it does with each device."""
     result, problem = comparison.best, comparison.problem
-    print_lines([text.problem_line(comparison.name, problem), *text.summary_lines(comparison)])
+    print_lines(text.summary_lines(comparison))
     uses = [
         use for use in result.devices if len(result.devices) <= MAX_DEVICES or use.ops or use.peak
     ]

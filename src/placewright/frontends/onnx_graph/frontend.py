@@ -16,6 +16,7 @@ an op (the shape of a `Reshape`); all other constants and initializers are weigh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from placewright.frontends.onnx_graph.nodes import OnnxReader
 from placewright.frontends.onnx_graph.shapes import MAX_FOLDED, dtype_of
 from placewright.frontends.op_costs import logger
 from placewright.frontends.protobuf import is_utf8, read_bytes
+from placewright.frontends.step_sizes import step_counts
 from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def _read_model(
     try:
         reader = OnnxReader(model, dims, shapes, GraphBuilder(path.stem, "onnx"))
         _check_weights(path, model.graph)
-        return reader.graph(model.graph), reader.node_ops
+        return replace(reader.graph(model.graph), **step_counts(dims)), reader.node_ops
     except GraphError as error:
         raise GraphError(f"{file_label(path)}: {error}") from None
 

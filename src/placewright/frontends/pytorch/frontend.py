@@ -81,6 +81,6 @@ def _token_counts(
     if not (isinstance(ids, torch.Tensor) and ids.dim() == 2 and not ids.is_floating_point()):
         return {}
     samples, length = map(int, ids.shape)
-    if "decoder_input_ids" in call or "labels" in call and hasattr(model, "decoder"):
+    if "decoder_input_ids" in call or ("labels" in call and hasattr(model, "decoder")):
         return {"samples": samples}  # whose tokens are of two kinds
     return {"samples": samples, "tokens": samples * length} if samples and length else {}
