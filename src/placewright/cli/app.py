@@ -12,6 +12,7 @@ from placewright.cli.commands.diff import diff_plans
 from placewright.cli.commands.execute import execute_plan
 from placewright.cli.commands.explain import explain_plan
 from placewright.cli.commands.export import export_plan
+from placewright.cli.commands.fits import check_fit
 from placewright.cli.commands.models import list_models
 from placewright.cli.commands.place import place_model
 from placewright.cli.commands.profile import profile_machine
@@ -29,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("place", short_help="Find a plan.")(place_model)
+app.command("fits", short_help="Show whether a model fits.")(check_fit)
 app.command("compare", short_help="Show every method side by side.")(compare_methods)
 app.command("simulate", short_help="Evaluate an existing plan.")(simulate_plan)
 app.command("execute", short_help="Run a plan on this machine.")(execute_plan)
@@ -62,6 +64,7 @@ def root_command(
     \b
     placewright models                                   built-in models
     placewright clusters                                 devices and links
+    placewright fits transformer --on A100               does it fit, and if not?
     placewright compare branches --on 2xP100+cpu         every method, side by side
     placewright place branches --on 2xP100+cpu -o plan.json --report report.html
     placewright simulate branches --on 2xP100+cpu --plan plan.json

@@ -63,8 +63,15 @@ def _class_of(
         if len(assigned) != 1 or len(stored) != 1 or isinstance(assigned[0], ast.Name):
             return None
         value = assigned[0]
-    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
-        return None
-    found = names.get(value.func.id)
+    found = _value_of(value.func, names) if isinstance(value, ast.Call) else None
     is_module = isinstance(found, type) and hasattr(found, "forward")
     return found if is_module and not issubclass(found, tuple) else None
+
+
+def _value_of(name: ast.expr, names: dict[str, Any]) -> Any:
+    """What a name such as `Model` or `torch.nn.Linear` stands for; None if that is unknown."""
+    if isinstance(name, ast.Name):
+        return names.get(name.id)
+    if isinstance(name, ast.Attribute):
+        return getattr(_value_of(name.value, names), name.attr, None)
+    return None
