@@ -145,6 +145,10 @@ class Graph:
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.ops):,} ops)"
 
+    def with_counts(self, samples: int | None = None, tokens: int | None = None) -> Graph:
+        """The same graph, with what one step processes."""
+        return replace(self, samples=samples or self.samples, tokens=tokens or self.tokens)
+
     @cached_property
     def position(self) -> dict[str, int]:
         """The position of each op, by name."""

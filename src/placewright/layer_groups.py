@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
+_Treatment = tuple[tuple[str, ...], bool, tuple[str, ...], bool]
+"""What layers of one group have in common: devices, mixed, sources, all weights streamed."""
 _NUMBERED_MODULE = re.compile(r"(?:(.*?)\.)?(\d+)(?:\.|$)")
 _MIN_SHARE = 0.02  # of a layer's computing time, from which on a device is named
 _MAX_LABELS = 6  # of one group that are spelled out
@@ -74,8 +76,8 @@ def layer_groups(problem: Problem, plan: Plan) -> tuple[LayerGroup, ...]:
     for at in np.flatnonzero(is_read).tolist():
         weights[int(a.reader[at])].append((int(source[at]), int(a.inputs[at])))
     names = plan.device_names
-    groups: dict[tuple[object, ...], list[str]] = {}
-    sizes: dict[tuple[object, ...], list[int]] = defaultdict(lambda: [0, 0])
+    groups: dict[_Treatment, list[str]] = {}
+    sizes: dict[_Treatment, list[int]] = defaultdict(lambda: [0, 0])
     for path, ops in layers.items():
         time = np.bincount(placement[ops], seconds[ops], len(names))
         total = float(time.sum())

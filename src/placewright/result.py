@@ -49,6 +49,7 @@ class Result:
         problem: The problem that was solved; a result from a file has none.
         timeline: The simulated step of the plan on that problem; likewise.
         interrupted: Whether the search was interrupted; the plan is the best until then.
+        edited: Whether the plan was edited in its file, so that the figures are not its own.
     """
 
     solver: str
@@ -69,6 +70,7 @@ class Result:
     problem: Problem | None = None
     timeline: Timeline | None = None
     interrupted: bool = False
+    edited: bool = False
 
     @property
     def objective_value(self) -> float:

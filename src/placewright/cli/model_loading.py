@@ -50,6 +50,7 @@ def load_model(text: str, cluster: Cluster | None, options: ModelOptions) -> Gra
     from placewright.problem import Problem
 
     spec = parse_spec(text)
+    spec.check_file()
     check_training(spec, options.training, options.optimizer)
     if spec.kind == "onnx":
         return frontends.from_onnx(text, options.dims, options.shapes)

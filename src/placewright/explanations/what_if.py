@@ -7,7 +7,7 @@ more memory is worth nothing to a plan that was made without it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,6 +58,7 @@ class Improvement:
         before, after: The objective without and with the change, each with the best plan known.
         overflow_before, overflow_after: Bytes over the memory likewise.
         same_plan: Whether the plan itself gains this, unchanged.
+        plan: The other plan, where that is all it takes.
     """
 
     change: str
@@ -68,6 +69,7 @@ class Improvement:
     overflow_before: int
     overflow_after: int
     same_plan: bool
+    plan: Plan | None = field(default=None, repr=False, compare=False)
 
     @property
     def gain(self) -> float:
@@ -121,14 +123,9 @@ class WhatIf:
         if _is_better(new_key, current_key):
             # What a change gains must not count what another plan gains without it.
             known_plans.append(new_plan)
-            improvements.append(
-                _improvement(
-                    ClusterChange("plan", "another plan", "", _unchanged),
-                    current_key,
-                    new_key,
-                    False,
-                )
-            )
+            change = ClusterChange("plan", "another plan", "", _unchanged)
+            found = _improvement(change, current_key, new_key, False)
+            improvements.append(replace(found, plan=new_plan))
         base = min(current_key, new_key)
         changes = self._memory_changes(timeline)
         if not base[0]:  # where nothing fits, speed is worth nothing

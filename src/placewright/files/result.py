@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, get_args
 
 from placewright.errors import ConfigError
@@ -16,6 +17,8 @@ from placewright.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from placewright.plan import Plan
 
 
 def result_data(result: Result) -> Data:
@@ -50,8 +53,18 @@ def result_data(result: Result) -> Data:
             [int(count), float(at), plain_number(best)] for count, at, best in result.history
         ],
         **_options_data(result),
+        "plan_digest": "" if result.edited else _digest(result.plan),
         "plan": plan_data(result.plan),
     }
+
+
+def _digest(plan: Plan) -> str:
+    """A digest of what a plan decides, by which a plan that was edited in its file is seen."""
+    digest = hashlib.blake2b(digest_size=8)
+    data = plan_data(plan)
+    keys = ("placement", "priority", "fusion", "staging")
+    digest.update(repr([sorted(data.get(key, {}).items()) for key in keys]).encode())
+    return digest.hexdigest()
 
 
 def _options_data(result: Result) -> Data:
@@ -65,12 +78,15 @@ def _options_data(result: Result) -> Data:
 
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
-    required = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history", "options")]
+    optional = (*_DERIVED, "found_by", "history", "options", "plan_digest")
+    required = [key for key in _RESULT if key not in optional]
     values = validation.fields(
         body(data, "result", where), _RESULT, where, required, renamed={"asked": "options"}
     )
     for key in _DERIVED:
         values.pop(key, None)
+    digest = values.pop("plan_digest", None)  # files of version 2 have none
+    values["edited"] = digest is not None and digest != _digest(values["plan"])
     values["devices"] = tuple(values["devices"])
     values["history"] = tuple(values.get("history", ()))
     if version_of(data) <= RESERVE_IN_LIMITS and "limit" in values.get("options", {}):
@@ -164,5 +180,6 @@ _RESULT = {
     "devices": validation.list_of(_read_use),
     "history": validation.list_of(_read_milestone),
     "options": validation.mapping_of(_read_option),
+    "plan_digest": validation.text,
     "plan": read_plan,
 }

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from placewright.errors import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 ModelKind = Literal["python", "network", "onnx", "tensorflow", "file"]
 
-_FILE_SUFFIXES = (".json", ".toml", ".gz", ".txt", ".onnx", ".pb", ".pbtxt")
+_WEIGHTS = "holds weights without the model's code"
+_BUILD = (
+    "write a function that builds the model and returns (model, args), and name it: model.py:build"
+)
+_FOREIGN_FILES = {
+    (".pt", ".pth", ".ckpt", ".bin", ".pkl"): f"a checkpoint of PyTorch {_WEIGHTS}: {_BUILD}",
+    (".safetensors",): f"a file of safetensors {_WEIGHTS}: {_BUILD}",
+    (
+        ".gguf",
+    ): f"a file of llama.cpp {_WEIGHTS}: {_BUILD}, and export the plan with --to llama.cpp",
+    (".h5", ".keras", ".tflite"): "files of Keras and TFLite are not read: save the model as ONNX "
+    "or as a TensorFlow SavedModel",
+}
+"""Endings of files that are no graphs, and what to do instead."""
+_FOREIGN_SUFFIXES = tuple(suffix for suffixes in _FOREIGN_FILES for suffix in suffixes)
+_FILE_SUFFIXES = (".json", ".toml", ".gz", ".txt", ".onnx", ".pb", ".pbtxt", *_FOREIGN_SUFFIXES)
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_FILE_KINDS = {"onnx": "an ONNX file", "tensorflow": "a TensorFlow graph"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +65,26 @@ class ModelSpec:
         if text.endswith((".pb", ".pbtxt")) or os.path.exists(os.path.join(text, "saved_model.pb")):
             return cls(text, "tensorflow")
         return cls(text, "file")
+
+    def check_file(self) -> None:
+        """Raise FileError if it names a file that is missing, or that holds no graph."""
+        if self.kind in ("python", "network"):
+            return
+        exists = os.path.lexists(self.text)
+        for suffixes, remedy in _FOREIGN_FILES.items():
+            if self.text.lower().endswith(suffixes):
+                missing = "" if exists else " does not exist, and would not do"
+                raise FileError(f"file {self.text!r}{missing}: {remedy}")
+        if exists:
+            return
+        if _HUB_NAME.fullmatch(self.text) and not self.text.endswith(_FILE_SUFFIXES):
+            raise FileError(
+                f"there is no file {self.text!r}; if it is a name of the Hugging Face hub, build "
+                "the model in a Python file (AutoModelForCausalLM.from_config(...) on torch.device("
+                "'meta') needs no weights) and return (model, args): model.py:build"
+            )
+        expected = _FILE_KINDS.get(self.kind, "a graph, a problem or a workload")
+        raise FileError(f"file {self.text!r} does not exist: expected {expected}")
 
     @property
     def is_python(self) -> bool:

@@ -8,7 +8,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ def from_python(
     model, args, kwargs, sizes = _build(spec, arguments or {})
     with _folder_on_path(_split_spec(str(spec))[0]):
         graph = from_torch(model, args, kwargs, training, optimizer, name)
-    return replace(graph, **step_counts(sizes))
+    return graph.with_counts(**step_counts(sizes))
 
 
 def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:

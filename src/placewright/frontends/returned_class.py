@@ -64,8 +64,9 @@ def _class_of(
             return None
         value = assigned[0]
     found = _value_of(value.func, names) if isinstance(value, ast.Call) else None
-    is_module = isinstance(found, type) and hasattr(found, "forward")
-    return found if is_module and not issubclass(found, tuple) else None
+    if isinstance(found, type) and hasattr(found, "forward") and not issubclass(found, tuple):
+        return found
+    return None
 
 
 def _value_of(name: ast.expr, names: dict[str, Any]) -> Any:

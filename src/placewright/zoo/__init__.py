@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
         else network.build(note=note, **arguments)
     )
     counts = _step_counts(network, arguments)
-    return replace(graph, **counts) if counts else graph
+    return graph.with_counts(**counts) if counts else graph
 
 
 def _step_counts(network: Entry, arguments: Mapping[str, ArgumentValue]) -> dict[str, int]:

@@ -67,13 +67,21 @@ def _summary_lines(
 ) -> "Iterator[str]":
     metrics = [_result_metrics(file, noun) for file, noun in zip(files, nouns, strict=True)]
     for entry in metrics:
-        time = entry.get("step_time")
-        yield f"{entry['file']}: " + (
-            "a plan without figures"
-            if time is None
-            else f"as saved: step time {format_seconds(time)}, "
-            f"period {format_seconds(entry['period'])}, by {entry['method']}"
-        )
+        if entry.get("edited"):
+            text = "edited since it was saved: placewright simulate shows its step time"
+        elif "step_time" in entry:
+            text = (
+                f"step time {format_seconds(entry['step_time'])}, "
+                f"period {format_seconds(entry['period'])}, by {entry['method']}"
+            )
+            text = text if entry["fits"] else f"does not fit; {text}"
+        else:
+            text = "a plan without figures"
+        yield f"{entry['file']}: {text}"
+    if diff.other_graph:
+        yield "the plans are for different models or sizes: ops are matched by name"
+    if diff.other_cluster:
+        yield "the plans are for different clusters: devices are matched by name"
     for file, ops in zip(files, diff.unshared_ops, strict=True):
         if ops:
             shown = ", ".join(map(repr, ops[:3])) + (", ..." if len(ops) > 3 else "")
@@ -109,6 +117,8 @@ def _result_metrics(file: Path, noun: "Plan | Result") -> dict[str, Any]:
 
     if not isinstance(noun, Result):
         return {"file": str(file)}
+    if noun.edited:
+        return {"file": str(file), "method": noun.solver, "edited": True}
     return {
         "file": str(file),
         "method": noun.solver,
@@ -122,6 +132,8 @@ def _result_metrics(file: Path, noun: "Plan | Result") -> dict[str, Any]:
 def _diff_data(diff: "PlanDiff") -> dict[str, Any]:
     return {
         "same": diff.is_empty,
+        "other_graph": diff.other_graph,
+        "other_cluster": diff.other_cluster,
         "ops": diff.shared_ops,
         "only_first": list(diff.unshared_ops[0]),
         "only_second": list(diff.unshared_ops[1]),

@@ -46,7 +46,7 @@ def sweep_lines(model: str, rows: Sequence[tuple[Sizes, MemoryFit]]) -> list[str
 def sweep_table(rows: Sequence[tuple[Sizes, MemoryFit]]) -> TableData:
     """A row for each size: what everything takes on one device, and the time of a quick plan."""
     names = list(rows[0][0])
-    cells = []
+    cells: list[Sequence[str]] = []
     for sizes, fit in rows:
         whole = fit.whole
         kinds = (whole.weights, whole.optimizer, whole.cache, whole.activations, whole.peak)

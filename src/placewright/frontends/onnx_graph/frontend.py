@@ -16,7 +16,6 @@ an op (the shape of a `Reshape`); all other constants and initializers are weigh
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +88,7 @@ def _read_model(
     try:
         reader = OnnxReader(model, dims, shapes, GraphBuilder(path.stem, "onnx"))
         _check_weights(path, model.graph)
-        return replace(reader.graph(model.graph), **step_counts(dims)), reader.node_ops
+        return reader.graph(model.graph).with_counts(**step_counts(dims)), reader.node_ops
     except GraphError as error:
         raise GraphError(f"{file_label(path)}: {error}") from None
 

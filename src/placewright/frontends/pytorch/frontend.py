@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, GraphError, MissingDependency, nearest
@@ -66,7 +65,7 @@ def from_torch(
     graph = build_graph(
         model_capture, name or type(model).__name__, optimizer if training else None
     )
-    return replace(graph, **_token_counts(model, args, kwargs or {}))
+    return graph.with_counts(**_token_counts(model, args, kwargs or {}))
 
 
 def _token_counts(
