@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from placewright.layer_groups import LayerGroup, layer_groups
 from placewright.units import format_bytes, format_percent, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from placewright.layers import LayerGroup
     from placewright.plan import Plan
     from placewright.problem import Objective, Problem
     from placewright.timeline import Timeline
@@ -94,7 +94,11 @@ class Result:
 
         Layers that the plan places alike are one group.
         """
-        return () if self.problem is None else layer_groups(self.problem, self.plan)
+        if self.problem is None:
+            return ()
+        from placewright.layers import layer_groups  # here: it loads numpy
+
+        return layer_groups(self.problem, self.plan)
 
     @property
     def throughput(self) -> dict[str, float]:

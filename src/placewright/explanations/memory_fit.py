@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.explanations.added_host import AddedHost, add_host
+from placewright.explanations.host_memory import AddedHost, add_host
 from placewright.explanations.quick_plans import QuickPlans
 from placewright.graph import STATE
-from placewright.layer_groups import LayerGroup, layer_groups
+from placewright.layers import LayerGroup, layer_groups
 from placewright.plan import Plan
 from placewright.solvers import Auto, MaxEvaluations, solve
 from placewright.transforms.bundles import accelerators

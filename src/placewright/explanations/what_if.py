@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.explanations.added_host import HOST_PRESET, add_host
 from placewright.explanations.cluster_upgrades import (
     ChangeKind,
     ClusterChange,
@@ -23,6 +22,7 @@ from placewright.explanations.cluster_upgrades import (
     quarter_more_memory,
     shorter_launches,
 )
+from placewright.explanations.host_memory import HOST_PRESET, add_host
 from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
 from placewright.problem import Problem

@@ -31,7 +31,6 @@ _FOREIGN_FILES = {
 _FOREIGN_SUFFIXES = tuple(suffix for suffixes in _FOREIGN_FILES for suffix in suffixes)
 _FILE_SUFFIXES = (".json", ".toml", ".gz", ".txt", ".onnx", ".pb", ".pbtxt", *_FOREIGN_SUFFIXES)
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FILE_KINDS = {"onnx": "an ONNX file", "tensorflow": "a TensorFlow graph"}
 
 
 @dataclass(frozen=True)
@@ -73,18 +72,17 @@ class ModelSpec:
         exists = os.path.lexists(self.text)
         for suffixes, remedy in _FOREIGN_FILES.items():
             if self.text.lower().endswith(suffixes):
-                missing = "" if exists else " does not exist, and would not do"
-                raise FileError(f"file {self.text!r}{missing}: {remedy}")
+                missing = "" if exists else "there is no such file; and "
+                raise FileError(f"{self.text}: {missing}{remedy}")
         if exists:
             return
         if _HUB_NAME.fullmatch(self.text) and not self.text.endswith(_FILE_SUFFIXES):
             raise FileError(
-                f"there is no file {self.text!r}; if it is a name of the Hugging Face hub, build "
-                "the model in a Python file (AutoModelForCausalLM.from_config(...) on torch.device("
+                f"{self.text}: there is no such file; if it names a model of the Hugging Face hub, "
+                "build it in a Python file (AutoModelForCausalLM.from_config(...) on torch.device("
                 "'meta') needs no weights) and return (model, args): model.py:build"
             )
-        expected = _FILE_KINDS.get(self.kind, "a graph, a problem or a workload")
-        raise FileError(f"file {self.text!r} does not exist: expected {expected}")
+        raise FileError(f"{self.text}: there is no such file")
 
     @property
     def is_python(self) -> bool:

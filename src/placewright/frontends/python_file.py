@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, FileError, PlacewrightError, nearest
+from placewright.frontends.python_source import returned_module
 from placewright.frontends.pytorch.frontend import from_torch
-from placewright.frontends.returned_class import returned_module
-from placewright.frontends.step_sizes import step_counts
+from placewright.frontends.sample_counts import step_counts
 from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:

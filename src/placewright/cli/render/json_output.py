@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placewright.explanations import Explanation
-    from placewright.layer_groups import LayerGroup
+    from placewright.layers import LayerGroup
     from placewright.problem import Problem
     from placewright.reporting import LearningCurve
     from placewright.result import Result

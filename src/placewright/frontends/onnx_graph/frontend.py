@@ -32,7 +32,7 @@ from placewright.frontends.onnx_graph.nodes import OnnxReader
 from placewright.frontends.onnx_graph.shapes import MAX_FOLDED, dtype_of
 from placewright.frontends.op_costs import logger
 from placewright.frontends.protobuf import is_utf8, read_bytes
-from placewright.frontends.step_sizes import step_counts
+from placewright.frontends.sample_counts import step_counts
 from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
