@@ -120,9 +120,9 @@ def _prediction_remark(measured: float, predicted: object, model: str) -> str:
     ratio = measured / predicted
     if 1 / LARGE_FACTOR < ratio < LARGE_FACTOR:
         return ""
-    factor = (
-        f"{ratio:.2g}× the prediction" if ratio > 1 else f"{1 / ratio:.2g}× faster than predicted"
-    )
+    size = max(ratio, 1 / ratio)
+    times = f"{size:,.0f}" if size >= 10 else f"{size:.1f}"
+    factor = f"{times}× as long as predicted" if ratio > 1 else f"1/{times} of the time predicted"
     return (
         f"the step took {factor}: was the machine busy, or are op times estimates? measure them "
         f"with placewright profile {model} --refresh, and place with --on here --costs here"

@@ -8,7 +8,7 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.output_files import OutputFiles
-from placewright.cli.paths import check_json, check_writable
+from placewright.cli.paths import check_json, check_writable, print_note
 from placewright.cli.problem_options import (
     ProblemOptions,
     parse_budget,
@@ -293,6 +293,12 @@ class _Session:
         run = TrainingRun(trainer, self.folder, metadata)
         if self.resume:
             run.resume()
+            if trainer.finished:
+                print_note(
+                    f"{self.folder} is finished after {trainer.evaluations:,} plans: this is its "
+                    f"result; to train further add --evaluations, more than "
+                    f"{trainer.max_evaluations or trainer.evaluations:,}"
+                )
         finish, watch = _training_callbacks(
             trainer, progress, self.folder if self.tensorboard else None
         )
