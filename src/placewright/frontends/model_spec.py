@@ -92,4 +92,5 @@ class ModelSpec:
 
 def names_file(text: str) -> bool:
     """Whether a text names a file, which need not exist."""
-    return os.path.lexists(text) or "/" in text or os.sep in text or text.endswith(_FILE_SUFFIXES)
+    has_suffix = text.lower().endswith(_FILE_SUFFIXES)
+    return os.path.lexists(text) or "/" in text or os.sep in text or has_suffix

@@ -47,7 +47,9 @@ const answer = {
     by("helps").hidden = !data.helps.length;
     by("helps").textContent = `What would help: ${data.helps.join("; ")}.`;
     by("figures").replaceChildren(
-      this.card(figureName, seconds(best.value), this.fits(best), best.fits ? "" : "bad"),
+      best.fits
+        ? this.card(figureName, seconds(best.value), this.fits(best))
+        : this.card(figureName, "does not fit", this.fits(best), "bad"),
       this.baseline("best single device", single, data.single_device),
       this.default(),
       this.bound(best),
@@ -66,7 +68,8 @@ const answer = {
   },
 
   fits(best) {
-    if (!best.fits) return `does not fit: out of memory by ${bytes(best.overflow)}`;
+    if (!best.fits)
+      return `out of memory by ${bytes(best.overflow)}; ${seconds(best.value)} if it did fit`;
     const other =
       data.objective === "step"
         ? `period ${seconds(best.period)}`
@@ -90,17 +93,15 @@ const answer = {
   },
 
   bound(best) {
+    if (!best.fits) return this.card("lower bound", "–", "no plan that fits is known");
     if (!(best.bound > 0)) return this.card("lower bound", "none above 0", "");
-    const words = !best.fits
-      ? ""
-      : best.gap <= 1e-9
-        ? "this plan is provably optimal"
-        : `this plan is ${percent(best.gap)} above`;
+    const words =
+      best.gap <= 1e-9 ? "this plan is provably optimal" : `this plan is ${percent(best.gap)} above`;
     return this.card(
       `lower bound (${best.bound_name})`,
       seconds(best.bound),
       words,
-      best.fits && best.gap <= 1e-9 ? "good" : "",
+      best.gap <= 1e-9 ? "good" : "",
     );
   },
 
@@ -108,7 +109,7 @@ const answer = {
     const best = data.methods[data.answer],
       colour = "var(--quiet)";
     const rows = [
-      ["lower bound", best.bound, "var(--good)", true],
+      ...(best.fits ? [["lower bound", best.bound, "var(--good)", true]] : []),
       ["this plan", best.value, "var(--accent)", best.fits],
     ];
     if (data.default !== null && data.default !== data.answer)
