@@ -97,7 +97,7 @@ def layer_groups(problem: Problem, plan: Plan) -> tuple[LayerGroup, ...]:
             if placement[weight] != placement[op]
         }
         sources = tuple(dict.fromkeys(remote.values()))
-        all_remote = len(remote) == len(read)
+        all_remote = bool(remote) and len(remote) == len(read)
         group = (devices, mixed, sources, all_remote)
         groups.setdefault(group, []).append(path)
         sizes[group][0] += sum(int(a.sizes[tensor]) for tensor, _ in read)
