@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from placewright.graph import Graph
     from placewright.zoo import Entry
+    from placewright.zoo.networks.network import ArgumentValue
 
 FIGURES_FILE = Path(__file__).parent / "figures.json"
 _DTYPE_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
@@ -71,7 +72,10 @@ def figures_of(entry: Entry, capture: bool = False) -> GraphFigures | None:
     if entry.network is None or capture:
         return GraphFigures.of(entry.build())
     graph = cached_graph(entry.network)
-    return _shipped_figures().get(entry.name) if graph is None else GraphFigures.of(graph)
+    if graph is not None:
+        return GraphFigures.of(graph)
+    arguments, figures = _shipped_figures().get(entry.name, (None, None))
+    return figures if arguments == dict(entry.defaults) else None
 
 
 def step_mode(entry: Entry) -> str:
@@ -85,19 +89,23 @@ def step_mode(entry: Entry) -> str:
 
 def record_figures(names: Iterable[str] | None = None) -> None:
     """Capture networks and write their figures to the file; it takes minutes."""
-    figures = {name: asdict(each) for name, each in _shipped_figures().items()}
+    figures: dict[str, object] = {
+        name: {"arguments": arguments, **asdict(each)}
+        for name, (arguments, each) in _shipped_figures().items()
+    }
     for name in names or [each.name for each in ENTRIES.values() if each.network is not None]:
         found = figures_of(ENTRIES[name], capture=True)
         if found is None:
             raise PlacewrightError(f"network {name!r} has no figures")
-        figures[name] = asdict(found)
+        figures[name] = {"arguments": dict(ENTRIES[name].defaults), **asdict(found)}
     FIGURES_FILE.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 @cache
-def _shipped_figures() -> dict[str, GraphFigures]:
+def _shipped_figures() -> dict[str, tuple[dict[str, ArgumentValue], GraphFigures]]:
+    """The arguments and figures of each network, by name."""
     try:
         data = json.loads(FIGURES_FILE.read_text())
     except FileNotFoundError:
         return {}
-    return {name: GraphFigures(**figures) for name, figures in data.items()}
+    return {name: (each.pop("arguments"), GraphFigures(**each)) for name, each in data.items()}

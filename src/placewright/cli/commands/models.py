@@ -31,9 +31,8 @@ def list_models(
     rows = [
         (
             model["name"],
-            model["mode"],
+            model["mode"] or "–",
             _format_count(model["ops"]),
-            _format_count(model["tensors"]),
             _format_count(model["parameters"]),
             "–" if model["flops"] is None else _format_flops(model["flops"]),
             "–" if model["resident"] is None else format_bytes(model["resident"]),
@@ -41,7 +40,7 @@ def list_models(
         )
         for model in models
     ]
-    header = ("model", "mode", "ops", "tensors", "parameters", "FLOPs", "resident", "activations")
+    header = ("model", "mode", "ops", "parameters", "FLOPs", "resident", "activations")
     tables.print_table(header, rows, text_columns=2, blank_line=False)
     about = [
         (model["name"], f"{model['description']}\n{_format_arguments(model)}") for model in models
@@ -63,12 +62,13 @@ def _model_data(entry: "Entry", capture: bool) -> dict[str, Any]:
     about = {
         "name": entry.name,
         "description": entry.description,
-        "mode": step_mode(entry),
+        "mode": None,
         "arguments": dict(entry.defaults),
     }
     figures = None
     with contextlib.suppress(MissingDependency):
         figures = figures_of(entry, capture)
+        about["mode"] = step_mode(entry)
     if figures is None:
         return about | dict.fromkeys(field.name for field in fields(GraphFigures))
     return about | asdict(figures)
