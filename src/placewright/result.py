@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from placewright.units import format_bytes, format_percent, format_rate, format_seconds
+from placewright.html_tables import html_card, html_table
+from placewright.units import UNLIMITED, format_bytes, format_percent, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,7 @@ class Result:
         timeline: The simulated step of the plan on that problem; likewise.
         interrupted: Whether the search was interrupted; the plan is the best until then.
         edited: Whether the plan was edited in its file, so that the figures are not its own.
+        notes: What a reader of the result should know, in one sentence each.
     """
 
     solver: str
@@ -71,6 +73,7 @@ class Result:
     timeline: Timeline | None = None
     interrupted: bool = False
     edited: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def objective_value(self) -> float:
@@ -118,6 +121,39 @@ class Result:
         """Plans are compared by overflow, then by the objective."""
         return self.overflow, self.objective_value
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        value = self.objective_value
+        name = "step time" if self.objective == "step" else "period"
+        fits = "" if self.fits else f"does not fit: out of memory by {format_bytes(self.overflow)}"
+        bound = f"lower bound {format_seconds(self.bound)} ({self.bound_name})"
+        if self.fits:
+            bound += (
+                ": this plan is provably optimal"
+                if abs(self.gap) <= PROVEN_GAP
+                else f": this plan is {format_percent(self.gap)} above"
+            )
+        effort = f"{self.evaluations:,} plans evaluated in {format_seconds(self.seconds)}"
+        interrupted = "interrupted: this is the best plan so far" if self.interrupted else ""
+        lines = (fits, bound if self.bound > 0 else "", effort, interrupted)
+        rows = [
+            (
+                use.name,
+                f"{use.ops:,}",
+                format_seconds(use.busy),
+                format_percent(use.busy / value if value else 0.0),
+                format_bytes(use.peak),
+                "no limit" if use.limit >= UNLIMITED else format_bytes(use.limit),
+            )
+            for use in self.devices
+        ]
+        columns = ("device", "ops", "busy", f"of {name}", "peak memory", "usable")
+        return html_card(
+            f"{name} {format_seconds(value)} by {self.solver}",
+            filter(None, lines),
+            html_table(columns, rows),
+        )
+
     def __str__(self) -> str:
         objective_name = "step time" if self.objective == "step" else "period"
         value = format_seconds(self.objective_value)
@@ -140,6 +176,7 @@ class Result:
             f"peak {format_bytes(use.peak)} of {format_bytes(use.limit)}"
             for use in self.devices
         ]
+        lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -53,6 +53,7 @@ def result_data(result: Result) -> Data:
             [int(count), float(at), plain_number(best)] for count, at, best in result.history
         ],
         **_options_data(result),
+        **({"notes": list(result.notes)} if result.notes else {}),
         "plan_digest": "" if result.edited else _digest(result.plan),
         "plan": plan_data(result.plan),
     }
@@ -78,7 +79,7 @@ def _options_data(result: Result) -> Data:
 
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
-    optional = (*_DERIVED, "found_by", "history", "options", "plan_digest")
+    optional = (*_DERIVED, "found_by", "history", "options", "notes", "plan_digest")
     required = [key for key in _RESULT if key not in optional]
     values = validation.fields(
         body(data, "result", where), _RESULT, where, required, renamed={"asked": "options"}
@@ -181,5 +182,6 @@ _RESULT = {
     "history": validation.list_of(_read_milestone),
     "options": validation.mapping_of(_read_option),
     "plan_digest": validation.text,
+    "notes": validation.texts,
     "plan": read_plan,
 }

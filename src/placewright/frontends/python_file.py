@@ -16,6 +16,7 @@ from placewright.frontends.python_source import returned_module
 from placewright.frontends.pytorch.frontend import from_torch
 from placewright.frontends.sample_counts import step_counts
 from placewright.frontends.text_files import file_label
+from placewright.logs import log_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +53,8 @@ def from_python(
         ConfigError: The function takes no such argument.
         GraphError: The model cannot be exported.
     """
-    model, args, kwargs, sizes = _build(spec, arguments or {})
+    with log_duration(f"running {spec}"):
+        model, args, kwargs, sizes = _build(spec, arguments or {})
     with _folder_on_path(_split_spec(str(spec))[0]):
         graph = from_torch(model, args, kwargs, training, optimizer, name)
     return graph.with_counts(**step_counts(sizes))

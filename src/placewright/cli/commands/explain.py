@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.paths import find_plan, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
@@ -32,6 +32,7 @@ def explain_plan(
             "--op",
             metavar="NAME",
             help="The op, or ops: 'blocks.3.mlp.*'; without it, those that gain most by moving.",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     json: options.Json = False,

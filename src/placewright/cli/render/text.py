@@ -66,7 +66,7 @@ def summary_lines(comparison: Comparison) -> list[str]:
         seconds = format_seconds(result.objective_value)
         where = _comparison_text(comparison)
         lines.append(f"{objective_name(result)} if it did: {seconds}{method}, {where}")
-    lines += [_layers_line(result), _traffic_line(comparison)]
+    lines += [_layers_line(result), _traffic_line(comparison), *result.notes]
     lines += [INTERRUPTED_LINE] if comparison.interrupted else []
     return [line for line in lines if line]
 

@@ -34,6 +34,7 @@ from placewright.frontends.op_costs import logger
 from placewright.frontends.protobuf import is_utf8, read_bytes
 from placewright.frontends.sample_counts import step_counts
 from placewright.frontends.text_files import file_label
+from placewright.logs import log_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +61,8 @@ def from_onnx(
         FileError: The file cannot be read, or is not an ONNX model.
         GraphError: The model is malformed, or a dimension or shape is unknown.
     """
-    return _read_model(path, dims, shapes)[0]
+    with log_duration(f"reading {path}"):
+        return _read_model(path, dims, shapes)[0]
 
 
 def from_onnx_with_nodes(
