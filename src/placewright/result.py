@@ -135,7 +135,10 @@ class Result:
             )
         effort = f"{self.evaluations:,} plans evaluated in {format_seconds(self.seconds)}"
         interrupted = "interrupted: this is the best plan so far" if self.interrupted else ""
-        lines = (fits, bound if self.bound > 0 else "", effort, interrupted)
+        rates = ", ".join(format_rate(rate, noun) for noun, rate in self.throughput.items())
+        bound = bound if self.fits and self.bound > 0 else ""
+        layers = map(str, self.layers)
+        lines = (bound, rates if self.fits else "", *layers, effort, interrupted)
         rows = [
             (
                 use.name,
@@ -149,7 +152,7 @@ class Result:
         ]
         columns = ("device", "ops", "busy", f"of {name}", "peak memory", "usable")
         return html_card(
-            f"{name} {format_seconds(value)} by {self.solver}",
+            f"{name} {format_seconds(value)} by {self.solver}" if self.fits else fits,
             filter(None, lines),
             html_table(columns, rows),
         )

@@ -168,6 +168,7 @@ def explain_best(problem: Problem, result: Result) -> tuple[Result, Explanation]
             found_by="refined",
             history=(*result.history, milestone),
             options=result.options,
+            notes=result.notes,
         )
         explanation = explain(problem, result)
     return result, explanation

@@ -47,10 +47,10 @@ def add_host(problem: Problem) -> AddedHost | None:
     if extended is None:
         return None
     if len(extended.graph) > _LARGE_GRAPH_OPS:
-        single = solve(extended, SingleDevices())
-        result = solve(extended, QuickPlans.of(extended, single.plan))
+        single = solve(extended, SingleDevices(), progress=False)
+        result = solve(extended, QuickPlans.of(extended, single.plan), progress=False)
     else:
-        result = solve(extended, Auto(), MaxEvaluations(_EVALUATIONS))
+        result = solve(extended, Auto(), MaxEvaluations(_EVALUATIONS), progress=False)
     if not result.fits:
         return None
     return AddedHost(extended.cluster.name, extended.cluster.devices[-1].memory, result)

@@ -200,7 +200,8 @@ def _split_plan(problem: Problem, plan: Plan) -> Plan:
     split = QuickPlans.of(problem, plan)(problem)
     if len(problem.graph) > _LARGE_GRAPH_OPS or simulator.simulate(problem, split).fits:
         return split
-    return solve(problem, Auto(), MaxEvaluations(_EVALUATIONS), warm_start=split).plan
+    stop = MaxEvaluations(_EVALUATIONS)
+    return solve(problem, Auto(), stop, progress=False, warm_start=split).plan
 
 
 def memory_uses(problem: Problem, timeline: Timeline) -> tuple[MemoryUse, ...]:

@@ -27,7 +27,7 @@ def check_fit(
         str | None,
         typer.Option("--tokens", metavar="SIZES", help="Tokens per sample, e.g. 512,2048."),
     ] = None,
-    context: Annotated[
+    context_tokens: Annotated[
         str | None,
         typer.Option("--context", metavar="SIZES", help="Tokens in the cache, e.g. 0,8192."),
     ] = None,
@@ -44,7 +44,7 @@ def check_fit(
     from placewright.cli.render import json_output, memory_fit, tables
     from placewright.explanations import fits
 
-    lists = {"batch": batch, "tokens": tokens, "context": context}
+    lists = {"batch": batch, "tokens": tokens, "context": context_tokens}
     sizes = {name: _parse_sizes(name, text) for name, text in lists.items() if text is not None}
     rows: list[tuple[Sizes, MemoryFit]] = []
     with Progress(f"reading {problem_options.model}"):

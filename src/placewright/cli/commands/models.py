@@ -38,8 +38,10 @@ def list_models(
             model["name"],
             model["mode"] or "–",
             _format_count(model["ops"]),
-            _format_count(model["parameters"]),
-            "–" if model["flops"] is None else _format_flops(model["flops"]),
+            *(
+                "–" if model[key] is None else _format_large(model[key])
+                for key in ("parameters", "flops")
+            ),
             "–" if model["resident"] is None else format_bytes(model["resident"]),
             "–" if model["activations"] is None else format_bytes(model["activations"]),
         )
@@ -83,7 +85,7 @@ def _format_count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
-def _format_flops(flops: float) -> str:
+def _format_large(flops: float) -> str:
     for unit in ("", "k", "M", "G", "T"):
         if flops < 999.5:
             return f"{flops:.3g} {unit}".strip()
