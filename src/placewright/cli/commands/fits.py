@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.problem_options import ProblemOptions, with_problem_options
 from placewright.cli.progress import Progress
 from placewright.errors import ConfigError
@@ -21,15 +21,30 @@ def check_fit(
     problem_options: ProblemOptions,
     batch: Annotated[
         str | None,
-        typer.Option("--batch", metavar="SIZES", help="Batch sizes to try, e.g. 1,8,32."),
+        typer.Option(
+            "--batch",
+            metavar="SIZES",
+            help="Batch sizes to try, e.g. 1,8,32.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option("--tokens", metavar="SIZES", help="Tokens per sample, e.g. 512,2048."),
+        typer.Option(
+            "--tokens",
+            metavar="SIZES",
+            help="Tokens per sample, e.g. 512,2048.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = None,
     context_tokens: Annotated[
         str | None,
-        typer.Option("--context", metavar="SIZES", help="Tokens in the cache, e.g. 0,8192."),
+        typer.Option(
+            "--context",
+            metavar="SIZES",
+            help="Tokens in the cache, e.g. 0,8192.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:

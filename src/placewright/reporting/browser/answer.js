@@ -31,7 +31,7 @@ const answer = {
     this.facts(best);
     this.command();
     by("notes").replaceChildren(
-      ...data.notes.map((text) => make("li", { text })),
+      ...[...data.lead, ...data.notes].map((text) => make("li", { text })),
       ...(data.interrupted
         ? [
             make("li", {
