@@ -10,6 +10,8 @@ from placewright.cli import options, panels
 from placewright.cli.paths import find_plan, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
+from placewright.cli.workload_commands import call_to_explain
+from placewright.cli.workloads import holds_workload_plan
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ def explain_plan(
             rich_help_panel=panels.SEARCH,
         ),
     ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option("--call", metavar="NAME", help="(workloads only) The call to explain."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Show what moving an op would do.
@@ -42,19 +48,32 @@ def explain_plan(
     With --op: the objective with the op on every other device, whether the op is critical, its
     transfers, and what trained policies prefer. Without it: of the ops on the critical path, or on
     the busiest device or channel, those that gain most by moving. A result file has the options of
-    its problem; those given here replace them.
+    its problem; those given here replace them. Of a workload, one call is explained, with the
+    weights where they are.
     """
+    if holds_workload_plan(plan):
+        with Progress(f"reading {plan}"):
+            model, problem, fitted_plan = call_to_explain(plan, problem_options, call)
+            positions = [] if op is None else _op_positions(problem, op)
+        _print(model, problem, fitted_plan, positions, json)
+        return
+    if call is not None:
+        raise ConfigError(f"--call {call!r}: {plan} is a plan of one problem, not of a workload")
     problem_options = ProblemOptions.from_files([plan], [load_plan(plan)], problem_options)
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         fitted_plan = find_plan(problem, plan)[1]
         positions = [] if op is None else _op_positions(problem, op)
-    if not positions:
-        _print_moves(problem_options.model, problem, fitted_plan, json)
-    elif len(positions) == 1:
-        _print_op(problem_options.model, problem, fitted_plan, positions[0], json)
+    _print(problem_options.model, problem, fitted_plan, positions, json)
+
+
+def _print(model: str, problem: "Problem", plan: "Plan", ops: list[int], json: bool) -> None:
+    if not ops:
+        _print_moves(model, problem, plan, json)
+    elif len(ops) == 1:
+        _print_op(model, problem, plan, ops[0], json)
     else:
-        _print_ops(problem_options.model, problem, fitted_plan, positions, json)
+        _print_ops(model, problem, plan, ops, json)
 
 
 def _print_op(model: str, problem: "Problem", plan: "Plan", op: int, json: bool) -> None:
