@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from placewright.device import Link as Link
     from placewright.errors import PlacewrightError as PlacewrightError
     from placewright.explanations import Explanation as Explanation
+    from placewright.explanations import MemoryFit as MemoryFit
     from placewright.explanations import explain as explain
+    from placewright.explanations import fits as fits
     from placewright.exporters import export as export
     from placewright.files import load as load
     from placewright.files import save as save
@@ -74,13 +76,17 @@ if TYPE_CHECKING:
     from placewright.solvers import evaluate as evaluate
     from placewright.solvers import solve as solve
     from placewright.timeline import Timeline as Timeline
+    from placewright.workload import Call as Call
+    from placewright.workload import Workload as Workload
+    from placewright.workload_plan import WorkloadPlan as WorkloadPlan
+    from placewright.workload_result import WorkloadResult as WorkloadResult
 
 _EXPORTS = {
     "cluster": ("Cluster",),
     "costs": ("CostModel", "Roofline", "Table"),
     "device": ("Device", "Link"),
     "errors": ("PlacewrightError",),
-    "explanations": ("Explanation", "explain"),
+    "explanations": ("Explanation", "MemoryFit", "explain", "fits"),
     "exporters": ("export",),
     "files": ("load", "save"),
     "frontends": (
@@ -112,6 +118,9 @@ _EXPORTS = {
         "solve",
     ),
     "timeline": ("Timeline",),
+    "workload": ("Call", "Workload"),
+    "workload_plan": ("WorkloadPlan",),
+    "workload_result": ("WorkloadResult",),
 }
 _SUBMODULES = (
     "explanations",

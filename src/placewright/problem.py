@@ -13,8 +13,9 @@ from placewright.cluster import Cluster
 from placewright.costs import CostModel, Roofline
 from placewright.errors import ProblemError, nearest
 from placewright.graph import INPUT, Graph
+from placewright.html_tables import html_card, html_table
 from placewright.problem_arrays import Arrays, pack
-from placewright.units import parse_bytes
+from placewright.units import UNLIMITED, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +34,8 @@ class Constraints:
         pins: Op → the device it must be on.
         forbid: Op → devices it must not be on.
         colocate: Groups of ops that must share a device.
-        limits: Device → bytes of its memory that may be used, including its reserve; text such as
-            `"4GiB"` is read as bytes.
+        limits: Device → bytes that a plan may use; the device's reserve does not come off them, but
+            what is left free is at least the reserve. Text such as `"4GiB"` is read as bytes.
     """
 
     pins: Mapping[str, str]
@@ -120,6 +121,34 @@ class Problem:
             overlap=overlap,
         )
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        limits = self.constraints.limits
+        rows = [
+            (
+                device.name,
+                device.model,
+                _memory_text(device.memory),
+                _memory_text(limits[device.name]) if device.name in limits else "–",
+                format_bytes(device.reserve),
+            )
+            for device in self.cluster.devices
+        ]
+        constraints = [
+            f"{len(values):,} {noun}"
+            for values, noun in (
+                (self.constraints.pins, "pins"),
+                (self.constraints.forbid, "forbidden"),
+                (self.constraints.colocate, "colocated"),
+            )
+            if values
+        ]
+        ops = f"{len(self.graph):,} ops, {len(self.cluster):,} devices"
+        lines = [f"{ops}; objective: {self.objective}; order of ops: {self.discipline}"]
+        lines += [f"constraints: {', '.join(constraints)}"] if constraints else []
+        table = html_table(("device", "model", "memory", "limit", "reserve"), rows, text_columns=2)
+        return html_card(f"{self.graph.name} on {self.cluster.name}", lines, table)
+
     def __repr__(self) -> str:
         return f"Problem({self.graph!r}, {self.cluster!r}, {self.objective})"
 
@@ -170,6 +199,27 @@ class Problem:
         a = self.arrays
         return self.legalize(np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1))
 
+    def resolved_constraints(self) -> Constraints:
+        """The same constraints with the names of ops in place of patterns."""
+        ops, given = self.graph.ops, self.constraints
+        pins: dict[str, str] = {}
+        forbid: dict[str, tuple[str, ...]] = {}
+        for pattern, device in given.pins.items():
+            for op in self._matching_ops(pattern):
+                if pins.setdefault(ops[op].name, device) != device:  # as `arrays` says
+                    raise ProblemError(
+                        f"no device is left for {ops[op].name!r}: it is pinned to "
+                        f"{pins[ops[op].name]!r} and to {device!r}; loosen a pin"
+                    )
+        for pattern, devices in given.forbid.items():
+            for op in self._matching_ops(pattern):
+                forbid[ops[op].name] = (*forbid.get(ops[op].name, ()), *devices)
+        colocate = tuple(
+            tuple(dict.fromkeys(ops[op].name for op in group))
+            for group in self._colocation_groups()
+        )
+        return replace(given, pins=pins, forbid=forbid, colocate=colocate)
+
     def _allowed_devices(self) -> NDArray[np.bool_]:
         cluster, graph = self.cluster, self.graph
         allowed = np.ones((len(graph), len(cluster)), dtype=bool)
@@ -207,16 +257,14 @@ class Problem:
         ]
 
     def _capacity(self) -> NDArray[np.int64]:
-        limit = _bytes_array([device.memory for device in self.cluster.devices])
+        usable = _bytes_array([device.capacity for device in self.cluster.devices])
         for name, size in self.constraints.limits.items():
             if not _is_byte_count(size):
                 raise ProblemError(
                     f"the limit of device {name!r} is {size!r} bytes: expected a whole number "
                     ">= 0, such as 4 * 2**30, or '4GiB'"
                 )
-            limit[self._device_position(name)] = min(size, limit[self._device_position(name)])
-        reserve = _bytes_array([device.reserve for device in self.cluster.devices])
-        usable: NDArray[np.int64] = np.maximum(limit - reserve, 0)
+            usable[self._device_position(name)] = min(size, usable[self._device_position(name)])
         return usable
 
     def _device_position(self, name: str) -> int:
@@ -242,6 +290,10 @@ class Problem:
             f"a constraint names op {pattern!r}, which the graph does not have: "
             f"{nearest(pattern, self.graph.position)}"
         )
+
+
+def _memory_text(size: int) -> str:
+    return "no limit" if size >= UNLIMITED else format_bytes(size)
 
 
 def _set_fields(instance: object, **values: object) -> None:

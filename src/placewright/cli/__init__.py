@@ -30,12 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from placewright.cli.renamed_options import replace_old_options
 
         try:
-            app(replace_old_options(sys.argv[1:] if arguments is None else arguments))
+            words = sys.argv[1:] if arguments is None else arguments
+            app(replace_old_options(words), prog_name="placewright")
         finally:
             if sys.stdout is not None:  # None: it is closed
                 sys.stdout.flush()  # here, where a closed pipe can be told apart
     except PlacewrightError as error:
         print("placewright:", error, file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):  # an example of several lines
+            print("\n".join(map(printable, note.split("\n"))), file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         _drop_output()

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from placewright.cli.general_options import is_quiet
 from placewright.errors import FileError, PlanError, printable
 
 if TYPE_CHECKING:
@@ -108,11 +109,17 @@ def find_folder(path: Path) -> Path | None:
 
 def kind_name(noun: object) -> str:
     """What a file holds, in words."""
-    return {"Table": "costs", "Roofline": "costs", "Constraints": "constraints"}.get(
-        type(noun).__name__, f"a {type(noun).__name__.lower()}"
-    )
+    names = {
+        "Table": "costs",
+        "Roofline": "costs",
+        "Constraints": "constraints",
+        "WorkloadPlan": "a workload's plan",
+        "WorkloadResult": "a workload's result",
+    }
+    return names.get(type(noun).__name__, f"a {type(noun).__name__.lower()}")
 
 
 def print_note(text: str) -> None:
-    """A line on stderr."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """A line on stderr, unless --quiet is given."""
+    if not is_quiet():
+        print(printable(text), file=sys.stderr, flush=True)

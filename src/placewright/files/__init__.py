@@ -16,6 +16,7 @@ from placewright.files.registry import (
     to_data,
 )
 from placewright.files.storage import is_toml, read_data, to_json, write_data
+from placewright.files.workload import workload_plan_for
 from placewright.plan import Plan
 from placewright.plan_diff import plan_of
 from placewright.result import Result
@@ -28,8 +29,21 @@ if TYPE_CHECKING:
     from placewright.graph import Graph
     from placewright.problem import Constraints, Problem
     from placewright.timeline import Timeline
+    from placewright.workload import Workload
+    from placewright.workload_plan import WorkloadPlan
+    from placewright.workload_result import WorkloadResult
 
-__all__ = ["Noun", "from_data", "load", "plan_for", "read_plan", "save", "to_data", "to_json"]
+__all__ = [
+    "Noun",
+    "from_data",
+    "load",
+    "plan_for",
+    "read_plan",
+    "save",
+    "to_data",
+    "to_json",
+    "workload_plan_for",
+]
 
 FilePath = str | os.PathLike[str]
 
@@ -68,6 +82,12 @@ def load(path: FilePath, kind: Literal["plan"]) -> Plan: ...
 def load(path: FilePath, kind: Literal["timeline"]) -> Timeline: ...
 @overload
 def load(path: FilePath, kind: Literal["result"]) -> Result: ...
+@overload
+def load(path: FilePath, kind: Literal["workload"]) -> Workload: ...
+@overload
+def load(path: FilePath, kind: Literal["workload_plan"]) -> WorkloadPlan: ...
+@overload
+def load(path: FilePath, kind: Literal["workload_result"]) -> WorkloadResult: ...
 @overload
 def load(path: FilePath, kind: str | None = None) -> Any: ...
 

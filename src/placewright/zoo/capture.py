@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from placewright import files
 from placewright.cache import cache_folder
 from placewright.errors import MissingDependency, PlacewrightError
 from placewright.graph import Graph
+from placewright.logs import log_duration
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -44,9 +46,10 @@ def capture_network(
     if graph is None:
         if note is not None:
             note(f"capturing {title} (one-time; may take a minute)")
-        graph = _capture(network, title, size, overrides, optimizer)
+        with log_duration(f"capturing {title}"):
+            graph = _capture(network, title, size, overrides, optimizer)
         _save_cached(graph, path)
-    return graph if graph.name == title else Graph(title, graph.ops, graph.outputs)
+    return graph if graph.name == title else replace(graph, name=title)
 
 
 def cached_graph(network: Network) -> Graph | None:

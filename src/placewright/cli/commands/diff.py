@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.paths import load_plan
 from placewright.cli.render.text import format_count
+from placewright.cli.workloads import holds_workload_plan, load_workload_plan
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -16,18 +17,25 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.plan_diff import PlanDiff
     from placewright.result import Result
+    from placewright.workload_plan import WorkloadPlan
+    from placewright.workload_result import WorkloadResult
 
 MAX_MODULES = 20  # modules that are shown without --all
 
-PlanFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A plan or result file.", show_default=False)
+FirstPlan = Annotated[
+    Path, typer.Argument(metavar="FIRST", help="A plan or result file.", show_default=False)
+]
+SecondPlan = Annotated[
+    Path, typer.Argument(metavar="SECOND", help="Another one.", show_default=False)
 ]
 
 
 def diff_plans(
-    first: PlanFile,
-    second: PlanFile,
-    every: Annotated[bool, typer.Option("--all", help="List every op that moved.")] = False,
+    first: FirstPlan,
+    second: SecondPlan,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every op that moved.", rich_help_panel=panels.OUTPUT)
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Show what differs between two plans: ops that moved, order, fusion and staging."""
@@ -35,7 +43,7 @@ def diff_plans(
     from placewright.cli.render.json_output import print_json
     from placewright.plan_diff import diff
 
-    nouns = load_plan(first), load_plan(second)
+    nouns: tuple[Any, Any] = _load(first), _load(second)
     plan_diff = diff(*nouns)
     if json:
         print_json(
@@ -62,18 +70,33 @@ def diff_plans(
         tables.print_lines([footer])
 
 
+def _load(path: Path) -> "Plan | Result | WorkloadPlan | WorkloadResult":
+    return load_workload_plan(path) if holds_workload_plan(path) else load_plan(path)
+
+
 def _summary_lines(
-    diff: "PlanDiff", files: tuple[Path, Path], nouns: "tuple[Plan | Result, Plan | Result]"
+    diff: "PlanDiff", files: tuple[Path, Path], nouns: tuple[Any, Any]
 ) -> "Iterator[str]":
     metrics = [_result_metrics(file, noun) for file, noun in zip(files, nouns, strict=True)]
     for entry in metrics:
-        time = entry.get("step_time")
-        yield f"{entry['file']}: " + (
-            "a plan without figures"
-            if time is None
-            else f"as saved: step time {format_seconds(time)}, "
-            f"period {format_seconds(entry['period'])}, by {entry['method']}"
-        )
+        if "objective_value" in entry:
+            value = format_seconds(entry["objective_value"])
+            text = f"as saved: all calls {value}, by {entry['method']}"
+        elif entry.get("edited"):
+            text = "edited since it was saved: placewright simulate shows its step time"
+        elif "step_time" in entry:
+            text = (
+                f"step time {format_seconds(entry['step_time'])}, "
+                f"period {format_seconds(entry['period'])}, by {entry['method']}"
+            )
+            text = text if entry["fits"] else f"does not fit; {text}"
+        else:
+            text = "a plan without figures"
+        yield f"{entry['file']}: {text}"
+    if diff.other_graph:
+        yield "the plans are for different models or sizes: ops are matched by name"
+    if diff.other_cluster:
+        yield "the plans are for different clusters: devices are matched by name"
     for file, ops in zip(files, diff.unshared_ops, strict=True):
         if ops:
             shown = ", ".join(map(repr, ops[:3])) + (", ..." if len(ops) > 3 else "")
@@ -94,9 +117,14 @@ def _summary_lines(
         yield f"staging buffer on {name}: {_staging_text(before)}, then {_staging_text(after)}"
 
 
-def _has_priorities(noun: "Plan | Result") -> bool:
+def _has_priorities(noun: "Plan | Result | WorkloadPlan | WorkloadResult") -> bool:
     from placewright.plan_diff import plan_of
+    from placewright.workload_plan import WorkloadPlan
+    from placewright.workload_result import WorkloadResult
 
+    if isinstance(noun, WorkloadPlan | WorkloadResult):
+        plan = noun if isinstance(noun, WorkloadPlan) else noun.plan
+        return any(each.priority is not None for each in plan.plans)
     return plan_of(noun).priority is not None
 
 
@@ -104,11 +132,24 @@ def _staging_text(size: int) -> str:
     return "none" if size < 0 else format_bytes(size)
 
 
-def _result_metrics(file: Path, noun: "Plan | Result") -> dict[str, Any]:
+def _result_metrics(
+    file: Path, noun: "Plan | Result | WorkloadPlan | WorkloadResult"
+) -> dict[str, Any]:
     from placewright.result import Result
+    from placewright.workload_result import WorkloadResult
 
+    if isinstance(noun, WorkloadResult):
+        return {
+            "file": str(file),
+            "method": noun.solver,
+            "objective": noun.objective,
+            "objective_value": noun.objective_value,
+            "fits": noun.fits,
+        }
     if not isinstance(noun, Result):
         return {"file": str(file)}
+    if noun.edited:
+        return {"file": str(file), "method": noun.solver, "edited": True}
     return {
         "file": str(file),
         "method": noun.solver,
@@ -122,6 +163,8 @@ def _result_metrics(file: Path, noun: "Plan | Result") -> dict[str, Any]:
 def _diff_data(diff: "PlanDiff") -> dict[str, Any]:
     return {
         "same": diff.is_empty,
+        "other_graph": diff.other_graph,
+        "other_cluster": diff.other_cluster,
         "ops": diff.shared_ops,
         "only_first": list(diff.unshared_ops[0]),
         "only_second": list(diff.unshared_ops[1]),

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
+from placewright.cli.completion import complete_method
 from placewright.cli.methods import find_method
+from placewright.cli.names import METHOD_NAMES, POLICY_NAMES
 from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable, find_plan, is_this_machine
 from placewright.cli.problem_options import (
@@ -17,6 +19,8 @@ from placewright.cli.problem_options import (
     with_problem_options,
 )
 from placewright.cli.progress import Progress
+from placewright.cli.workload_commands import place_workload
+from placewright.cli.workloads import holds_workload
 from placewright.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,12 +35,19 @@ def place_model(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="Search method: auto, single, heft, annealing, exact, ...; a policy: pair, go; or "
-            "the folder of a trained run.",
+            help=f"Search method: {', '.join(METHOD_NAMES)}; a policy: {', '.join(POLICY_NAMES)}; "
+            "or the folder of a trained run.",
+            autocompletion=complete_method,
+            rich_help_panel=panels.SEARCH,
         ),
     ] = "auto",
     fuse: Annotated[
-        bool, typer.Option("--fuse", help="(auto only) Also fuse ops, for a runtime that does so.")
+        bool,
+        typer.Option(
+            "--fuse",
+            help="(auto only) Also fuse ops, for a runtime that does so.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = False,
     proposer: Annotated[
         str | None,
@@ -45,6 +56,7 @@ def place_model(
             metavar="NAME",
             help="(auto only) A trained helper: scout ranks moves before they are evaluated, pair "
             "and go propose plans; none. [default: scout]",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     budget: options.Budget = None,
@@ -54,6 +66,7 @@ def place_model(
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
     cost_noise: options.CostNoise = None,
+    cautious: options.Cautious = True,
     measure: Annotated[
         int | None,
         typer.Option(
@@ -62,14 +75,25 @@ def place_model(
             min=1,
             help="Run the best K plans and every single device on this machine, and take the "
             "fastest. With --on here, ops are measured first.",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option(help="Show what binds the plan and what would help; takes a moment.")
+        bool,
+        typer.Option(
+            help="Show what binds the plan and what would help; takes a moment.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = True,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the plan and its figures."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the plan and its figures.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = None,
     trace: options.Trace = None,
     report: options.Report = None,
@@ -84,6 +108,15 @@ def place_model(
     check_writable(output, trace, report)
     check_json(output, "a result")
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
+    if holds_workload(problem_options.model):
+        if trace is not None or measure is not None or robust_choice is not None:
+            raise ConfigError(
+                "--trace, --measure and --robust are for one problem: a workload has several calls"
+            )
+        solver = _configure(find_method(method), fuse, proposer)
+        efforts = (budget, evaluations, seed, warm_start)
+        place_workload(problem_options, solver, *efforts, output, report, json)
+        return
     if measure is not None and robust_choice is not None:
         raise ConfigError("--measure with --robust: they choose by different rules: give one")
     if measure is not None:
@@ -108,16 +141,21 @@ def place_model(
             measured_choice or robust_choice,
             budget=seconds,
             keep_interrupted=True,
+            cautious=cautious,
         )
         if measured_choice is not None:
             measured_choice.meter.close()
         result = replace(result, options=problem_options.to_dict())
+        explanation = None
+        if explain and not result.interrupted:
+            is_chosen = measured_choice is not None or robust_choice is not None
+            if isinstance(solver, solvers.Auto) and not is_chosen:
+                result, explanation = explanations.explain_best(problem, result)
+            else:
+                explanation = explanations.explain(problem, result)
         comparison = solvers.Comparison(
             problem, (result,), interrupted=result.interrupted, name=problem_options.model
         )
-        explanation = None
-        if explain and not result.interrupted:
-            explanation = explanations.explain(problem, result)
     written = OutputFiles()
     written.write(json_output.save_result, result, output)
     written.write(json_output.save_timeline, comparison, trace)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.paths import check_writable, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
-from placewright.errors import PlanError
+from placewright.cli.workload_commands import report_workload
+from placewright.cli.workloads import holds_workload_plan
+from placewright.errors import ConfigError, PlanError
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -26,12 +28,19 @@ def report_results(
     results: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RESULT...", help="Result or plan files of one problem.", show_default=False
+            metavar="RESULT", help="Result or plan files of one problem.", show_default=False
         ),
     ],
     problem_options: ProblemOptions,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="The page to write.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = Path("report.html"),
     json: options.Json = False,
 ) -> None:
@@ -43,6 +52,11 @@ def report_results(
     from placewright.solvers import Comparison
 
     check_writable(output)
+    if holds_workload_plan(results[0]):
+        if len(results) > 1:
+            raise ConfigError("a workload's result has a page of its own: give one file")
+        report_workload(results[0], problem_options, output, json)
+        return
     nouns = [load_plan(path) for path in results]
     problem_options = ProblemOptions.from_files(results, nouns, problem_options)
     with Progress(f"reading {problem_options.model}"):

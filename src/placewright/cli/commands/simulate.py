@@ -5,11 +5,14 @@ from typing import Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_writable, find_plan
 from placewright.cli.problem_options import ProblemOptions, with_problem_options
 from placewright.cli.progress import Progress
+from placewright.cli.workload_commands import simulate_workload
+from placewright.cli.workloads import holds_workload
+from placewright.errors import ConfigError
 
 
 @with_problem_options
@@ -18,12 +21,21 @@ def simulate_plan(
     plan: Annotated[
         Path,
         typer.Option(
-            "--plan", metavar="FILE", help="A plan, result or split file.", show_default=False
+            "--plan",
+            metavar="FILE",
+            help="A plan, result or split file.",
+            show_default=False,
+            rich_help_panel=panels.PROBLEM,
         ),
     ],
     in_flight: Annotated[
         int | None,
-        typer.Option(metavar="STEPS", min=2, help="Also simulate STEPS pipelined steps at once."),
+        typer.Option(
+            metavar="STEPS",
+            min=2,
+            help="Also simulate STEPS pipelined steps at once.",
+            rich_help_panel=panels.RUN,
+        ),
     ] = None,
     trace: options.Trace = None,
     json: options.Json = False,
@@ -35,6 +47,13 @@ def simulate_plan(
     from placewright.solvers.registry import placement_name
 
     check_writable(trace)
+    if holds_workload(problem_options.model):
+        if trace is not None or in_flight is not None:
+            raise ConfigError(
+                "--trace and --in-flight are for one problem: a workload has several calls"
+            )
+        simulate_workload(problem_options, plan, json)
+        return
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         method, fitted_plan = find_plan(problem, plan)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cli.render import text
 from placewright.cli.render.json_output import problem_data
-from placewright.units import format_bytes, format_percent, format_seconds
+from placewright.units import format_bytes, format_change, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,15 +181,20 @@ def moves_data(
         "where": neighbours.location,
         "tried": neighbours.tried_ops,
         "of": neighbours.binding_ops,
-        "moves": [
-            {
-                "op": problem.graph.ops[move.op].name,
-                "from": _device_name(problem, int(plan.placement[move.op])),
-                **_move_data(problem, move),
-            }
-            for move in shown
-        ],
+        "moves": moves_rows(problem, plan, shown),
     }
+
+
+def moves_rows(problem: Problem, plan: Plan, shown: Sequence[OpMove]) -> list[dict[str, Any]]:
+    """Moves in seconds and bytes."""
+    return [
+        {
+            "op": problem.graph.ops[move.op].name,
+            "from": _device_name(problem, int(plan.placement[move.op])),
+            **_move_data(problem, move),
+        }
+        for move in shown
+    ]
 
 
 def reason_lines(explanation: Explanation) -> list[str]:
@@ -314,7 +319,7 @@ def _move_data(problem: Problem, move: OpMove) -> dict[str, Any]:
 
 
 def _change_text(move: OpMove) -> str:
-    return f"{move.relative_change * 100:+.2f} %"
+    return format_change(move.relative_change)
 
 
 def _fits_text(overflow: int) -> str:

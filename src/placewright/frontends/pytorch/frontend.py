@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, GraphError, MissingDependency
 from placewright.frontends.op_costs import check_optimizer
+from placewright.logs import log_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,5 +59,26 @@ def from_torch(
     if not isinstance(model, torch.nn.Module):
         raise GraphError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    model_capture = capture_model(model, args, kwargs or {}, training)
-    return build_graph(model_capture, name or type(model).__name__, optimizer if training else None)
+    with log_duration(f"capturing {name or type(model).__name__} with torch.export"):
+        model_capture = capture_model(model, args, kwargs or {}, training)
+    graph = build_graph(
+        model_capture, name or type(model).__name__, optimizer if training else None
+    )
+    return graph.with_counts(**_token_counts(model, args, kwargs or {}))
+
+
+def _token_counts(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, int]:
+    """Samples and tokens of a call with `input_ids`, the name that language models agree on."""
+    import torch
+
+    call = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    call = {**call, **call.get("kwargs", {})}
+    ids = call.get("input_ids")
+    if not (isinstance(ids, torch.Tensor) and ids.dim() == 2 and not ids.is_floating_point()):
+        return {}
+    samples, length = map(int, ids.shape)
+    if "decoder_input_ids" in call or ("labels" in call and hasattr(model, "decoder")):
+        return {"samples": samples}  # whose tokens are of two kinds
+    return {"samples": samples, "tokens": samples * length} if samples and length else {}
