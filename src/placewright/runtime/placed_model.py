@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from placewright import files
 from placewright.errors import ExecutionError, PlanError
-from placewright.plan import Plan
-from placewright.result import Result
+from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.backend import PlanBackend
-from placewright.runtime.dynamo.compiled_calls import CompiledCalls
+from placewright.runtime.dynamo.model_calls import ModelCalls
 from placewright.runtime.dynamo.pipeline import pipelined_calls
+from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.train_step import TrainStep
-from placewright.runtime.executor import weak_callback
 from placewright.runtime.planned_calls import plan_calls
 from placewright.runtime.weight_loading import load_weights
 from placewright.workload_plan import WorkloadPlan
@@ -26,8 +24,11 @@ from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
+    from collections import Counter
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from placewright.plan import Plan
+    from placewright.result import Result
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
     from placewright.runtime.planned_calls import PlannedCall
     from placewright.runtime.program.host_products import HostKernels
@@ -54,7 +55,7 @@ def apply(
     (a whole training step), `pipeline` (several calls in flight), `remove`.
 
     Args:
-        plan: A plan, a result, or a file that holds one. Of a plan for a workload, each call takes
+        plan: A plan, a result, or a file that holds one. Of a plan for a workload, each graph takes
             the part that was made for the call most like it.
         weights: A safetensors file, an index of several or their folder, for a model on `meta`:
             its tensors go straight to their devices.
@@ -68,12 +69,13 @@ def apply(
 
     Raises:
         PlanError: The plan was made for another model.
+        ConfigError: The plan is no plan.
         ExecutionError: A device is missing, or has too little memory.
         FileError: A file cannot be read.
     """
-    if not isinstance(plan, Plan | Result | WorkloadPlan | WorkloadResult):
-        plan = files.load(plan, "plan")
-    planned = plan_calls(plan.plan if isinstance(plan, Result | WorkloadResult) else plan)
+    if isinstance(plan, WorkloadResult):
+        plan = plan.plan
+    planned = plan_calls(plan if isinstance(plan, WorkloadPlan) else files.read_plan(plan))
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
     placed_model = PlacedModel(
@@ -114,19 +116,16 @@ class PlacedModel:
             host_kernels=host_kernels,
             planned_calls=planned_calls,
         )
-        self.backend.on_compile = weak_callback(self._record_code)
         self.torch_devices = self._torch_devices()
-        self.has_gpus = any(real_device.is_gpu for real_device in self.backend.real_devices)
-        self.eager_calls: Counter[str] = Counter()
-        """How many calls ran eagerly, by the reason."""
         self._check()
-        self.calls = [
-            CompiledCalls(module, self.backend, self.eager_calls, weak_callback(self.recapture))
-            for module in entry_modules(model)
-        ]
-        """The calls of the model, then of each module of it that a program calls by itself."""
-        self.train = TrainStep(self, optimizer)
+        self.calls = ModelCalls(model, self.backend)
+        self.part_calls = [ModelCalls(part, self.backend) for part in entry_modules(model)]
+        """The calls of modules of the model that a program calls by themselves."""
+        for calls in self.part_calls:
+            calls.eager_calls = self.calls.eager_calls
         self._saved_attributes: list[tuple[torch.nn.Module, str, Any]] = []
+        self.train = TrainStep(plan, self.calls, optimizer)
+        self.calls.on_drop = weak_callback(self.train.recapture)
 
     def _torch_devices(self) -> dict[str, str]:
         """The PyTorch device of each op and weight, by name."""
@@ -134,6 +133,11 @@ class PlacedModel:
             name: self.backend.real_devices[device].torch_name
             for name, device in zip(self.plan.ops, self.plan.placement.tolist(), strict=True)
         }
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether one of the plan's devices is a GPU."""
+        return self.calls.has_gpus
 
     def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
         """Run under another plan for the same devices; graphs that are compiled stay.
@@ -156,16 +160,13 @@ class PlacedModel:
                 f"the plan was made for another model: it places none of its {len(names)} "
                 f"parameters, such as {missing[0]!r}"
             )
-        if self.has_gpus and not current_backend().device_count():
-            name = next(device.name for device in self.backend.real_devices if device.is_gpu)
+        gpu_names = [device.name for device in self.backend.real_devices if device.is_gpu]
+        if gpu_names and not current_backend().device_count():
+            name = gpu_names[0]
             raise ExecutionError(
                 f"device {name!r} is a CUDA device, and this machine has none: "
                 f"map it to another one, such as device_map={{{name!r}: 'cpu'}}"
             )
-
-    def _record_code(self) -> None:
-        for calls in self.calls:
-            calls.record_code()
 
     # -- the model -----------------------------------------------------------------------------
 
@@ -187,8 +188,8 @@ class PlacedModel:
         model: Any = self.model
         self._model_apply = model._apply
         self._set_attributes(model, _apply=self._apply)
-        for calls in self.calls:
-            self._set_attributes(calls.module, placed=self, forward=_new_forward(calls))
+        for calls in (self.calls, *self.part_calls):
+            self._set_attributes(calls.model, placed=self, forward=_new_forward(calls))
         if hasattr(model, "get_compiled_call"):  # which transformers calls with a static cache
             self._set_attributes(model, get_compiled_call=lambda _: model.__call__)
         self._hook = model.register_load_state_dict_post_hook(self._after_load)
@@ -218,15 +219,18 @@ class PlacedModel:
 
     def recapture(self) -> None:
         """Drop all graphs; the next call is compiled again."""
-        self.backend.drop_graphs()
-        for calls in self.calls:
-            calls.recapture()
-        self.train.recapture()
+        for calls in (self.calls, *self.part_calls):
+            calls.drop_graphs()
 
     @property
     def forward(self) -> Callable[..., Any]:
-        """The model's own forward, without a plan."""
-        return self.calls[0].forward
+        """The model's own forward, which runs without a plan."""
+        return self.calls.forward
+
+    @property
+    def eager_calls(self) -> Counter[str]:
+        """How many calls ran eagerly, by the reason."""
+        return self.calls.eager_calls
 
     @property
     def graphs(self) -> tuple[CompiledGraph, ...]:
@@ -251,13 +255,10 @@ class PlacedModel:
 
         What a compiled call cannot do works there, such as a backward pass of a backward pass.
         """
-        for calls in self.calls:
-            calls.eager_scopes += 1
-        try:
+        with contextlib.ExitStack() as stack:
+            for calls in (self.calls, *self.part_calls):
+                stack.enter_context(calls.eager())
             yield
-        finally:
-            for calls in self.calls:
-                calls.eager_scopes -= 1
 
     def pipeline(self, calls: Iterable[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
         """Run several calls with several steps in flight; yields their results in order.
@@ -266,11 +267,22 @@ class PlacedModel:
             calls: The positional arguments of each call.
             in_flight: How many steps may be in flight at once.
 
+        Results before a call that fails come before its error. A call that is not one graph runs
+        alone, in its turn.
+
         Raises:
-            ExecutionError: A call is not one graph, or steps of this model change states, so that
+            ExecutionError: A call computes nothing, or steps of this model change states, so that
                 they cannot overlap.
         """
-        return pipelined_calls(self.backend, self.calls[0].run_one_graph, calls, in_flight)
+
+        def run(args: tuple[Any, ...]) -> Any:
+            self.calls.follow_code()
+            reason = self.calls.reason_of_hooks()
+            if reason:
+                raise NotInFlight(reason)
+            return self.calls.run_whole(self.calls.compiled, args)
+
+        return pipelined_calls(self.backend, run, lambda args: self.model(*args), calls, in_flight)
 
     def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Run one training step under the plan: loss, gradients and the update of all weights.
@@ -299,18 +311,16 @@ class PlacedModel:
 
 
 def entry_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules of a model that a program calls: itself, and the encoder of an encoder-decoder.
+    """The modules of a model that a program calls by themselves: the encoder of an encoder-decoder.
 
-    `generate` of transformers calls the encoder by itself, once for each prompt.
+    `generate` of transformers calls it once for each prompt.
     """
     is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     encoder = getattr(model, "get_encoder", lambda: None)() if is_encoder_decoder else None
-    if not isinstance(encoder, torch.nn.Module) or encoder is model:
-        return [model]
-    return [model, encoder]
+    return [encoder] if isinstance(encoder, torch.nn.Module) and encoder is not model else []
 
 
-def _new_forward(calls: CompiledCalls) -> Callable[..., Any]:
+def _new_forward(calls: ModelCalls) -> Callable[..., Any]:
     @functools.wraps(calls.forward)  # libraries read its signature
     def forward(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:

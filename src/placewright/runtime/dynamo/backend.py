@@ -20,23 +20,25 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from placewright import files
-from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
+from placewright.errors import ConfigError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
-from placewright.plan import Plan
-from placewright.result import Result
-from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph
+from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
+from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.partition import partition_joint_graph
+from placewright.runtime.dynamo.steps import NotInFlight
+from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
-from placewright.runtime.real_devices import find_real_devices
+from placewright.runtime.real_devices import plan_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
+    from placewright.plan import Plan
     from placewright.runtime.dynamo.dry_run import DryRun
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.memory_limits import MemoryLimits
@@ -79,7 +81,7 @@ class PlanBackend:
         check_host_kernels(host_kernels)
         self.host_kernels = host_kernels
         self._set_plan(plan, planned_calls)
-        self.real_devices = find_real_devices(plan.device_names, device_map)
+        self.real_devices = plan_devices(plan, device_map)
         self.lock = threading.RLock()  # one graph of a model runs at a time
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
         self.graphs: list[CompiledGraph] = []
@@ -87,7 +89,7 @@ class PlanBackend:
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self._run_counts = threading.local()
-        self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
+        self.on_compile: list[Callable[[], None]] = []  # called before a graph is compiled
         self.thread = threading.local()
         """`signature`: of the forward that this thread calls, if it is not the model's."""
         self.memory_limits: MemoryLimits | None = None  # None: calls are not checked
@@ -126,7 +128,8 @@ class PlanBackend:
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """Compile a graph that TorchDynamo hands over."""
-        self.on_compile()
+        for callback in self.on_compile:
+            callback()
         inputs = self.name_inputs(module)
         compiler = partial(self._compile, inputs, JointGraph())
         needs_gradients = torch.is_grad_enabled() and any(
@@ -147,7 +150,13 @@ class PlanBackend:
             logger.debug("a graph runs eagerly under the plan: %s", error)
             self.failures[str(error).partition("\n")[0]] += 1
             return self._eager_function(module)
-        return compiled
+
+        def run(*args: Any) -> Any:
+            outputs = compiled(*args)
+            note_undefined_gradients(outputs)
+            return outputs
+
+        return run
 
     def name_inputs(self, module: torch.fx.GraphModule) -> list[GraphInput]:
         """The inputs of a graph of TorchDynamo's, named as in the plan."""
@@ -166,7 +175,7 @@ class PlanBackend:
                 if self.dry_run is not None:
                     raise GraphError("PyTorch cannot compile a graph of this call")
                 if self.is_resolving:
-                    raise ExecutionError("PyTorch cannot compile the graph of this call")
+                    raise NotInFlight("PyTorch cannot compile the graph of this call")
             with self.eager_scope():
                 return module(*args)
 
@@ -371,10 +380,5 @@ def placewright(
             'backend "placewright" needs a plan: torch.compile(model, backend="placewright", '
             'options={"plan": plan})'
         )
-    plan = settings.pop("plan")
-    if not isinstance(plan, Plan | Result):
-        plan = files.load(plan, "plan")
-    bare_plan = plan.plan if isinstance(plan, Result) else plan
-    if not isinstance(bare_plan, Plan):
-        raise GraphError(f"options has a plan of type {type(plan).__name__!r}")
-    return PlanBackend(bare_plan, **settings)(module, example_inputs)
+    plan = files.read_plan(settings.pop("plan"))
+    return PlanBackend(plan, **settings)(module, example_inputs)

@@ -1,10 +1,12 @@
-"""Calls of one module of a placed model: as one graph, else as several, else eagerly."""
+"""How calls of a placed model or its encoder are made: as one graph, else several, else eagerly."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,99 +14,94 @@ from torch.utils import _pytree as pytree
 
 from placewright.errors import ExecutionError, GraphError
 from placewright.frontends.pytorch.logical_device import trace_on_device
+from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.dynamo.call_checks import (
     COMPILE_ERRORS,
+    IS_TORCH_2_11,
     CodeOfModel,
     ZeroSigns,
     call_shape,
     compile_error_text,
     first_tensor,
+    full_guards,
     functional_code,
-    guarded_hooks,
+    named_refusals,
     reason_to_run_eagerly,
     skipped_frames,
 )
-from placewright.runtime.dynamo.compiled_graph import ArgumentsOverlap
 from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths
-from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
+from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from placewright.runtime.dynamo.backend import PlanBackend
 
 MAX_GRAPHS = 64
-"""How often a module is compiled for other shapes, modes and values before calls run eagerly."""
+"""How often a model is compiled for other shapes, modes and values before calls run eagerly."""
 
 
-class CompiledCalls:
-    """The calls of one module, compiled with a backend that runs graphs under a plan.
+class ModelCalls:
+    """The calls of a model under a plan.
 
     Args:
-        module: The placed model, or a module of it that a program calls by itself.
-        eager_calls: Counts calls that ran eagerly, by the reason.
-        on_new_code: Called when a module's class has another forward than before.
+        model: The placed model, or a module of it that a program calls by itself.
+        backend: What TorchDynamo's graphs of the model are compiled with.
     """
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        backend: PlanBackend,
-        eager_calls: Counter[str],
-        on_new_code: Callable[[], None],
-    ) -> None:
-        self.module, self.backend, self.eager_calls = module, backend, eager_calls
-        self._on_new_code = on_new_code
+    def __init__(self, model: torch.nn.Module, backend: PlanBackend) -> None:
+        self.model, self.backend = model, backend
+        backend.on_compile.append(weak_callback(self._record_code))
         self.has_gpus = any(real_device.is_gpu for real_device in backend.real_devices)
-        self.eager_scopes = 0
-        self._class_forward = None if "forward" in vars(module) else type(module).forward
+        self.eager_calls: Counter[str] = Counter()
+        """How many calls ran eagerly, by the reason."""
+        self._class_forward = None if "forward" in vars(model) else type(model).forward
         self._zero_signs = ZeroSigns()
-        self._lengths = DynamicLengths(module)
+        self._eager_scopes = 0
+        self._lengths = DynamicLengths(model)
         self._untraceable: dict[Hashable, str] = {}  # calls that are not one graph, and why
-        self._set_forward(module.forward)
+        self.on_drop: Callable[[], None] = lambda: None  # called when all graphs are dropped
+        self._set_forward(model.forward)
+
+    def drop_graphs(self) -> None:
+        """Drop all graphs; the next call is compiled again."""
+        self.backend.drop_graphs()
+        self._untraceable.clear()
+        self._set_forward(self.forward)
+        self.on_drop()
 
     def _set_forward(self, forward: Callable[..., Any]) -> None:
         """Let calls run this function, compiled as one graph or, if it breaks, as several."""
         self.forward = forward
-        self._code, self._functional = CodeOfModel(self.module), functional_code()
+        self._code, self._functional = CodeOfModel(self.model), functional_code()
         self._signature = inspect.signature(forward)
-        self._compiled = self.compile(forward, self.backend)
+        self.compiled = self.compile(forward, self.backend)
         self._compiled_in_parts = self.compile(forward, self.backend, whole=False)
 
-    def record_code(self) -> None:
-        """Note the functions that a graph is compiled with."""
-        self._code = CodeOfModel(self.module)
+    def _record_code(self) -> None:
+        self._code = CodeOfModel(self.model)
 
     def compile(
         self, function: Callable[..., Any], backend: PlanBackend, whole: bool = True
     ) -> Callable[..., Any]:
-        """A function compiled for this module alone.
+        """A function compiled for this model alone.
 
         Args:
             whole: Whether a call must be one graph; else it fails.
         """
-        parameters = inspect.signature(torch.compile).parameters
         options: dict[str, Any] = {"guard_filter_fn": self._zero_signs.record_guards}
-        limits: dict[str, Any] = (
-            {"recompile_limit": MAX_GRAPHS} if "recompile_limit" in parameters else {}
-        )
+        limits: dict[str, Any] = {} if IS_TORCH_2_11 else {"recompile_limit": MAX_GRAPHS}
         compiler: Any = torch.compile
         compiled: Callable[..., Any] = compiler(
             _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
         )
         return compiled
 
-    def recapture(self) -> None:
-        """Drop what was compiled; the next call is compiled again."""
-        self._untraceable.clear()
-        self._set_forward(self.forward)
-
     def __call__(self, args: Any, kwargs: Any) -> Any:
-        """Call the module: as one graph, else as several, else eagerly."""
-        self._follow_code()
+        """Call the model: as one graph, else as several, else eagerly."""
+        self.follow_code()
         if self.backend.dry_run is not None:
-            self.backend.dry_run.begin_call(self.backend.is_model(self.module))
+            self.backend.dry_run.begin_call(self.backend.is_model(self.model))
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
             self._lengths.mark(args, kwargs)
@@ -112,52 +109,50 @@ class CompiledCalls:
             reason = self._untraceable.get(shape, "")
             try:
                 if not reason:
-                    return self._try_compiled(self._compiled, args, kwargs)
+                    return self._try_compiled(self.compiled, args, kwargs)
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace it: {compile_error_text(error)}"
                 self._untraceable[call_shape(args, kwargs)] = reason
-            except ArgumentsOverlap as error:
+            except CallNotServed as error:
                 reason = str(error)
             try:
                 if self._may_break(reason):
                     with warnings.catch_warnings():  # of what TorchDynamo itself does at a break
                         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")
                         return self._try_compiled(self._compiled_in_parts, args, kwargs)
-            except COMPILE_ERRORS as error:
+            except (*COMPILE_ERRORS, CallNotServed) as error:
                 reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
         if self.backend.dry_run is not None:
-            raise GraphError(f"{type(self.module).__name__!r} cannot be captured: {reason}")
+            raise GraphError(f"{type(self.model).__name__!r} cannot be captured: {reason}")
         self.eager_calls[reason] += 1
         return self._run_eagerly(self.forward, args, kwargs)
 
-    def _follow_code(self) -> None:
+    def follow_code(self) -> None:
         """Compile again if the class of the model or of a module has another forward now."""
-        if self._class_forward is not None and type(self.module).forward is not self._class_forward:
-            self._class_forward = type(self.module).forward
-            self._set_forward(types.MethodType(self._class_forward, self.module))
-        if self._code.changed:
-            self._on_new_code()
+        if self._class_forward is not None and type(self.model).forward is not self._class_forward:
+            self._class_forward = type(self.model).forward
+            self.forward = types.MethodType(self._class_forward, self.model)
+            self.drop_graphs()
+        elif self._code.changed:
+            self.drop_graphs()
 
     def _try_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a compiled function.
 
         Raises:
-            ArgumentsOverlap: The graph does not serve the call; nothing of it has run.
+            CallNotServed: The function does not serve the call; nothing of it has run.
             ExecutionError: What follows a graph break failed to compile.
         """
         runs = self.backend.run_count
         try:
-            outputs = self.run_compiled(compiled, args, kwargs)
-        except (*COMPILE_ERRORS, ArgumentsOverlap) as error:
+            return self.run_compiled(compiled, args, kwargs)
+        except (*COMPILE_ERRORS, CallNotServed) as error:
             if self.backend.run_count == runs:
                 raise
             raise ExecutionError(
                 f"the call cannot go on after a graph break: {compile_error_text(error)}; "
                 "make it inside model.placed.eager()"
             ) from error
-        if torch.is_grad_enabled():
-            note_undefined_gradients(outputs)
-        return outputs
 
     def _may_break(self, reason: str) -> bool:
         """Whether a call may run as several graphs.
@@ -165,7 +160,7 @@ class CompiledCalls:
         With GPUs it may not: what runs between two graphs would meet weights of several devices.
         Nor may a model that differentiates in its forward pass: a graph is one autograd node.
         """
-        never = ("recompile", "autograd", "backward", "shares memory")
+        never = ("recompile", "autograd", "backward", "shares memory", "traces")
         return not self.has_gpus and not any(word in reason for word in never)
 
     def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
@@ -173,10 +168,10 @@ class CompiledCalls:
         reason = reason_to_run_eagerly(args, kwargs)
         if functional_code() != self._functional:
             reason = "functions of torch.nn.functional are replaced"
-        if self.eager_scopes:
+        if self._eager_scopes:
             reason = "it is inside `placed.eager()`"
         if not reason and self._zero_signs.differ(
-            self._signature, self.module, self.forward, args, kwargs
+            self._signature, self.model, self.forward, args, kwargs
         ):
             reason = "a zero has another sign than in the call that was compiled"
         return reason
@@ -190,7 +185,7 @@ class CompiledCalls:
         """
         is_whole = compiled is not self._compiled_in_parts
         self.backend.thread.signature = self._signature
-        with guarded_hooks(), skipped_frames(is_whole) as is_skipped:
+        with full_guards(MAX_GRAPHS), named_refusals(), skipped_frames(is_whole) as is_skipped:
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
             else:
@@ -216,13 +211,28 @@ class CompiledCalls:
             outputs = function(*args, **kwargs)
         return outputs if tensor is None else _to_device(outputs, tensor.device)
 
-    def run_one_graph(self, args: Any) -> Any:
-        """Call the module; the call must be one graph.
+    @contextlib.contextmanager
+    def eager(self) -> Iterator[None]:
+        """Let calls inside the block run eagerly under the placement, in this thread or another.
 
-        Raises:
-            ExecutionError: This call cannot be compiled.
+        What a compiled call cannot do works there, such as a backward pass of a backward pass.
         """
-        return self.run_whole(self._compiled, args)
+        self._eager_scopes += 1
+        try:
+            yield
+        finally:
+            self._eager_scopes -= 1
+
+    def reason_of_hooks(self) -> str:
+        """Why a call must be made by PyTorch's modules; empty: it need not be."""
+        model: Any = self.model
+        has_hooks = (
+            model._forward_hooks
+            or model._forward_pre_hooks
+            or model._backward_hooks
+            or model._backward_pre_hooks
+        )
+        return "the model itself has hooks" if has_hooks else ""
 
     def run_whole(
         self, compiled: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None = None
@@ -230,7 +240,7 @@ class CompiledCalls:
         """Call a function that was compiled as a whole.
 
         Raises:
-            ExecutionError: This call cannot be compiled.
+            NotInFlight: This call cannot be compiled.
         """
         reason = self.reason_to_run_eagerly(args, kwargs or {})
         if not reason:
@@ -238,9 +248,9 @@ class CompiledCalls:
                 return self.run_compiled(compiled, args, kwargs or {})
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace it as a whole: {compile_error_text(error)}"
-            except ArgumentsOverlap as error:
+            except CallNotServed as error:
                 reason = str(error)
-        raise ExecutionError(f"calls of this kind cannot be in flight together: {reason}")
+        raise NotInFlight(f"calls of this kind cannot be in flight together: {reason}")
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
