@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -19,12 +20,12 @@ from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.train_step import TrainStep
 from placewright.runtime.planned_calls import plan_calls
 from placewright.runtime.weight_loading import load_weights
+from placewright.units import format_bytes
 from placewright.workload_plan import WorkloadPlan
 from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
-    from collections import Counter
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
@@ -126,6 +127,16 @@ class PlacedModel:
         self._saved_attributes: list[tuple[torch.nn.Module, str, Any]] = []
         self.train = TrainStep(plan, self.calls, optimizer)
         self.calls.on_drop = weak_callback(self.train.recapture)
+
+    def __repr__(self) -> str:
+        weights: Counter[str] = Counter()
+        for _, tensor in self.backend.named_tensors():
+            weights[str(tensor.device)] += tensor.nbytes
+        parts = [f"{format_bytes(size)} of weights on {name}" for name, size in weights.items()]
+        count = len(self.graphs)
+        parts += [f"{count} graph{'s' * (count != 1)} compiled"]
+        parts += [f"{calls} eager calls: {why}" for why, calls in self.eager_calls.items()]
+        return f"PlacedModel({type(self.model).__name__}: {'; '.join(parts)})"
 
     def _torch_devices(self) -> dict[str, str]:
         """The PyTorch device of each op and weight, by name."""
