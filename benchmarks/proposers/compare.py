@@ -7,12 +7,15 @@
 `prepare` writes the held-out problems to files, so that a machine without the libraries that some
 networks are captured with can run them. `run` adds to a file what is not in it yet, each run on one
 thread with one chain; with `--cpu` its own CPU seconds count, for a machine that others use.
-`report` compares each arm with `auto`, seed by seed: the geometric mean of the ratios of step
-times, its 95 % interval (bootstrap over problems), how many problems are better and worse by more
-than 1 % in the median seed, and the median of the seconds until it had `auto`'s own last plan or a
-better one over those that `auto` took (`inf`: it never had in half of the runs). `auto again` has
-other seeds: it shows chance alone. Problems where `auto` is within 1 % of the best known plan after
-1 s (or the smallest budget) have nothing to gain and are listed apart.
+`report` compares each arm with `null`, seed by seed: the same `auto` with a proposer that proposes
+nothing. It prints the geometric mean of the ratios of step times, its 95 % interval (bootstrap over
+families of problems, problems and seeds), how many problems are better and worse by more than 1 %
+in the median seed, and the median of the seconds until it had the null's own last plan or a better
+one over those that the null took (`inf`: it never had in half of the runs). A plan that does not
+fit counts as twice the step time of one that does. `auto` tries the null's plans, so the two differ
+only where a time ends them; `auto again` has other seeds: it shows chance alone. Problems where the
+null is within 1 % of the best known plan after 1 s (or the smallest budget) have nothing to gain
+and are listed apart.
 """
 
 from __future__ import annotations
@@ -40,7 +43,11 @@ from benchmarks.common import (
 )
 from benchmarks.go.folds import fold_policy
 from benchmarks.proposers.problems import held_out, named_problem
-from benchmarks.proposers.proposer_controls import ShuffledProposer, untrained_proposer
+from benchmarks.proposers.proposer_controls import (
+    NullProposer,
+    ShuffledProposer,
+    untrained_proposer,
+)
 from benchmarks.train import train_go
 from placewright import files
 from placewright.policies.proposers import LinearProposer
@@ -56,10 +63,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from placewright import Problem
     from placewright.solvers.proposer import Proposer
 
 
+NULL = "null"
 AGAIN, OTHER_SEED = "auto again", 1_000
 """`auto` with another seed: what differs from `auto` by chance alone."""
 
@@ -83,6 +93,7 @@ def arms(name: str, arm: str) -> tuple[Proposer, ...]:
     fresh = ScoutNetwork.random(shipped_network().widths)
     return {
         "auto": (),
+        NULL: (NullProposer(NULL),),
         AGAIN: (),
         "scout": (Scout(),),
         "scout shuffled": (Scout(name="scout shuffled", blind=True),),
@@ -115,7 +126,7 @@ class CpuTime(MaxTime):
         return max(0.0, self.seconds - (time.process_time() - self.began))
 
 
-ARMS = ("auto", AGAIN, "scout", "scout shuffled", "scout untrained", "pair")
+ARMS = (NULL, "auto", AGAIN, "scout", "scout shuffled", "scout untrained", "pair")
 
 
 @cache
@@ -209,13 +220,47 @@ def pin_to_core(count: Any) -> None:
 Runs = dict[tuple[str, float], dict[tuple[str, int], dict[str, dict[str, Any]]]]
 
 
+UNFIT_FACTOR = 2.0
+"""A plan that does not fit counts as this many times one that does."""
+
+
+def log_ratio(mine: dict[str, Any], theirs: dict[str, Any]) -> float:
+    """The logarithm of two runs' step times, one over the other; none is left out."""
+    if mine["overflow"] and theirs["overflow"]:
+        return 0.0
+    if mine["overflow"]:
+        return float(np.log(UNFIT_FACTOR))
+    if theirs["overflow"]:
+        return -float(np.log(UNFIT_FACTOR))
+    return float(np.log(mine["value"] / theirs["value"]))
+
+
+def family_of(problem: str) -> str:
+    """The family of a problem: its network without sizes, variants and cluster."""
+    return problem.partition("@")[0].partition(":")[0].partition("-")[0]
+
+
 def interval(logs: dict[str, list[float]], draws: int = 2_000) -> tuple[float, float, float]:
-    """The geometric mean and its 95 % interval; problems are resampled with all their seeds."""
-    means = np.array([np.mean(each) for each in logs.values()])
-    rng = np.random.default_rng(0)
-    resampled = means[rng.integers(0, len(means), size=(draws, len(means)))].mean(axis=1)
-    low, high = np.exp(np.percentile(resampled, [2.5, 97.5]))
-    return float(np.exp(means.mean())), float(low), float(high)
+    """The geometric mean over problems and its 95 % interval.
+
+    Families are resampled, then problems of each, then seeds of each: all three are chance.
+    """
+    by_family: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+    for name, each in logs.items():
+        by_family[family_of(name)].append(np.array(each))
+    families, rng = list(by_family.values()), np.random.default_rng(0)
+    means = []
+    for _ in range(draws):
+        drawn = [
+            rng.choice(problems[problem], size=len(problems[problem])).mean()
+            for family in rng.integers(len(families), size=len(families))
+            for problems in [families[family]]
+            for problem in rng.integers(len(problems), size=len(problems))
+        ]
+        means.append(np.mean(drawn))
+    low, high = np.exp(np.percentile(means, [2.5, 97.5]))
+    mean = np.mean([np.mean(each) for each in logs.values()])
+    return float(np.exp(mean)), float(low), float(high)
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -240,7 +285,7 @@ def report(arguments: argparse.Namespace) -> None:
                 for pair, by_arm in table[budget].items()
                 if kept is None or (pair[0] in idle) == kept
             }
-            for arm in sorted({arm for by_arm in found.values() for arm in by_arm} - {"auto"}):
+            for arm in sorted({arm for by_arm in found.values() for arm in by_arm} - {NULL}):
                 print_arm(printed, budget, f"{arm}, {title}", arm, found)
     print()
     for name in sorted(idle):
@@ -248,11 +293,11 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def settled(found: dict[tuple[str, int], dict[str, Any]], best: dict[str, float]) -> set[str]:
-    """Problems where `auto` is within 1 % of the best known plan in the median seed."""
+    """Problems where the null is within 1 % of the best known plan in the median seed."""
     values: dict[str, list[float]] = defaultdict(list)
     for (name, _), by_arm in found.items():
-        if "auto" in by_arm:
-            row = by_arm["auto"]
+        if NULL in by_arm:
+            row = by_arm[NULL]
             values[name].append(float("inf") if row["overflow"] else row["value"])
     return {name for name, each in values.items() if np.median(each) <= 1.01 * best[name]}
 
@@ -267,14 +312,14 @@ def print_arm(
     logs: dict[str, list[float]] = defaultdict(list)
     fits, sooner = [0, 0], []
     for (name, _), by_arm in found.items():
-        if "auto" not in by_arm or arm not in by_arm:
+        if NULL not in by_arm or arm not in by_arm:
             continue
-        mine, theirs = by_arm[arm], by_arm["auto"]
-        if mine["overflow"] or theirs["overflow"]:  # one fits and the other does not: counted apart
+        mine, theirs = by_arm[arm], by_arm[NULL]
+        logs[name].append(log_ratio(mine, theirs))
+        if mine["overflow"] or theirs["overflow"]:
             fits[0] += not mine["overflow"]
             fits[1] += not theirs["overflow"]
             continue
-        logs[name].append(float(np.log(mine["value"] / theirs["value"])))
         reached = [at for at, best in mine["history"] if best <= theirs["value"]]
         needed = next(at for at, best in theirs["history"] if best <= theirs["value"])
         sooner.append(reached[0] / needed if reached else np.inf)
@@ -285,7 +330,7 @@ def print_arm(
     better = sum(each < 0.99 for each in middle.values())
     worse = sum(each > 1.01 for each in middle.values())
     verdict = "yes" if high < 1 else "hurts" if high > 1.002 else "no"
-    note = f" (fits alone {fits[0]}, auto alone {fits[1]})" if any(fits) else ""
+    note = f" (fits alone {fits[0]}, null alone {fits[1]})" if any(fits) else ""
     table.row(
         f"{budget[1]:g} {budget[0]}",
         f"{title}{note}",
@@ -295,7 +340,7 @@ def print_arm(
         better,
         worse,
         f"{max(middle.values()):.3f}",
-        f"{np.median(sooner):.2f}",
+        f"{np.median(sooner or [np.inf]):.2f}",
         verdict,
     )
 

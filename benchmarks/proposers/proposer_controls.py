@@ -1,4 +1,4 @@
-"""Controls for `proposers.py`: an untrained linear policy, and a proposer on the wrong ops."""
+"""Controls for `compare.py`: no proposals, an untrained policy, and proposals for the wrong ops."""
 
 from __future__ import annotations
 
@@ -26,6 +26,20 @@ def untrained_proposer(seed: int = 0) -> LinearProposer:
     size = float(np.sqrt(np.square(shipped.weights).mean()))
     weights = np.random.default_rng(seed).normal(scale=size, size=len(shipped.weights))
     return LinearProposer(LinearPolicy(LinearConfig(), weights), name="untrained")
+
+
+@dataclass(frozen=True)
+class NullProposer:
+    """Proposes no plans and rates no moves: `auto` must try the plans that it tries alone."""
+
+    name: str = "null"
+    plan_seconds = move_seconds = 0.0
+
+    def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
+        return ()
+
+    def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.floating] | None:
+        return None
 
 
 @dataclass(frozen=True)

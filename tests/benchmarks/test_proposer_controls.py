@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.proposers.proposer_controls import ShuffledProposer, untrained_proposer
-from placewright import Cluster, Problem, judge
+from benchmarks.proposers.compare import interval, log_ratio
+from benchmarks.proposers.proposer_controls import (
+    NullProposer,
+    ShuffledProposer,
+    untrained_proposer,
+)
+from placewright import Cluster, MaxEvaluations, Problem, judge, solve
 from placewright.policies.proposers import LinearProposer
+from placewright.solvers import Auto
 from placewright.zoo import load
 
 
@@ -41,3 +47,30 @@ def test_shuffled_it_is_as_sure_of_other_ops(problem: Problem):
     assert (mine != theirs).any()
     for shuffled in ShuffledProposer(proposer).propose(problem, 2, seed=0):
         judge(problem, shuffled.placement[None])  # raises if it is unlawful
+
+
+def test_the_null_arm_is_auto_plan_for_plan(problem: Problem):
+    alone, null = (
+        solve(problem, Auto(proposers=proposers), MaxEvaluations(2_000), seed=1)
+        for proposers in ((), (NullProposer(),))
+    )
+    assert null.plan == alone.plan
+    assert null.evaluations == alone.evaluations
+
+
+def test_a_plan_that_does_not_fit_counts_as_twice():
+    fits, unfit = {"overflow": 0, "value": 3.0}, {"overflow": 7, "value": 1.0}
+    assert np.exp(log_ratio(unfit, fits)) == pytest.approx(2.0)
+    assert np.exp(log_ratio(fits, unfit)) == pytest.approx(0.5)
+    assert log_ratio(unfit, unfit) == 0.0
+    assert np.exp(log_ratio(fits, {"overflow": 0, "value": 6.0})) == pytest.approx(0.5)
+
+
+def test_the_interval_grows_with_the_seeds_own_spread():
+    """Two seeds that disagree say less than two that agree, though their means are equal."""
+    names = [f"{family}:graph={at}@2xP100" for family in ("a", "b", "c") for at in range(3)]
+    agree = interval({name: [-0.01, -0.01] for name in names})
+    differ = interval({name: [-0.31, 0.29] for name in names})
+    assert agree == pytest.approx([np.exp(-0.01)] * 3)
+    assert differ[0] == pytest.approx(np.exp(-0.01))
+    assert differ[1] < 0.97 < 1.0 < differ[2]

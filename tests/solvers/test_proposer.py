@@ -117,6 +117,35 @@ def test_the_same_seed_gives_the_same_plan(problem: Problem):
     assert one.plan == two.plan
 
 
+class Nothing:
+    """Proposes no plans and rates no moves: the null of every comparison."""
+
+    name = "nothing"
+    plan_seconds = move_seconds = 0.0
+
+    def propose(self, problem, count, seed):
+        return ()
+
+    def move_probabilities(self, problem, plan):
+        return None
+
+
+@pytest.mark.parametrize("limit", [None, "2GiB"])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_proposer_that_proposes_nothing_changes_nothing(limit: str | None, seed: int):
+    """Else seeds are not paired: an arm with any proposer would have other luck than `auto`."""
+    limits = {} if limit is None else {"gpu0": limit}
+    problem = Problem(load("transformer:blocks=12,tokens=64"), Cluster.parse("2xP100+cpu"))
+    problem = Problem(problem.graph, problem.cluster, limits=limits)
+    without, null = (
+        solve(problem, Auto(exact=False, proposers=proposers), MaxEvaluations(2_500), seed=seed)
+        for proposers in ((), (Nothing(),))
+    )
+    assert null.plan == without.plan
+    assert [step[::2] for step in null.history] == [step[::2] for step in without.history]
+    assert null.evaluations == without.evaluations
+
+
 def test_moves_must_be_probabilities(problem: Problem):
     auto = Auto(first_evaluations=20, exact=False, proposers=(Opinion(wrong=0.5),))
     with pytest.raises(PlanError, match=r"moves that are not probabilities: .* sum to 1"):

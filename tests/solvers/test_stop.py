@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright import Gap, MaxEvaluations, MaxTime, NoImprovement, Problem, Search
+from placewright import Cluster, Gap, MaxEvaluations, MaxTime, NoImprovement, Problem, Search
 from placewright.errors import ConfigError
 from placewright.solvers import RandomSearch, Stop, solve
+from placewright.solvers import search as search_module
+from placewright.solvers.bounds import Bound, bound
+from placewright.zoo import load
 
 TOGETHER, SPLIT = np.array([0, 0, 0, 0]), np.array([0, 0, 1, 0])
 
@@ -84,3 +87,28 @@ def test_joined_rules_stop_when_the_first_does(diamond_problem: Problem) -> None
 def test_a_rule_that_makes_no_sense_is_refused(make: type, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_reserve_comes_off_the_time_alone():
+    assert MaxTime(10).reserve(3) == MaxTime(7)
+    assert MaxTime(1).reserve(3) == MaxTime(0.5)
+    stop = (MaxTime(10) | MaxEvaluations(4)).reserve(1)
+    assert stop == MaxTime(9) | MaxEvaluations(4)
+    assert MaxEvaluations(4).reserve(1) == MaxEvaluations(4)
+
+
+def test_a_short_budget_gets_the_bound_that_it_has_time_for(monkeypatch: pytest.MonkeyPatch):
+    """The bound counts too: one that accounts for memory takes seconds on a large graph."""
+    made: list[bool] = []
+
+    def recorded_bound(problem: Problem, fits_only: bool = True) -> Bound:
+        made.append(fits_only)
+        return bound(problem, fits_only=fits_only)
+
+    monkeypatch.setattr(search_module, "bound", recorded_bound)
+    problem = Problem(load("layered:ops=80,weights=true"), Cluster.parse("2xP100+cpu"))
+    short = solve(problem, RandomSearch(5), budget=1e-4)
+    assert made == [False]
+    long = solve(problem, RandomSearch(5), budget=1e4)
+    assert made == [False, True]
+    assert short.bound <= long.bound

@@ -67,9 +67,10 @@ class AnnealingRounds:
         problem = self.search.problem
         stream = memory_binds(problem, self.search)
         arms = _default_arms(problem, stream)
+        best = elite_plans(self.search, 1)[0]
         for proposer in self.proposers:
             scout = proposer.network()
-            if scout is not None or proposer.guide(self.first_length) is not None:
+            if scout is not None or proposer.rates_moves(best):
                 arms = _with_proposer(arms, proposer, scout)
         # Slow methods run after two rounds, and depend on the best plan of the first two arms.
         return [*_fit_arms(problem, stream), *arms[:2], *_memory_arms(problem, stream), *arms[2:]]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Solver
 
 _SLOW_SECONDS = 4e-4  # seconds per op of the slowest constructive method
-_BOUND_SECONDS = 1e-3  # seconds per op that the bound may take
+_BOUND_SECONDS = 3e-4  # seconds per op that the bound may take
 _FIRST_ROUNDS = 2  # rounds of annealing before the slower constructive methods
 _ROUNDS_BETWEEN = 10  # rounds of annealing between two attempts at a proof
 _PROOF_WORK = (1.0, 4.0, 16.0)  # deterministic time of CP-SAT for them: about seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from placewright.errors import PlanError
 from placewright.plan import NO_STAGING, Plan
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.searches.annealing_chains import MoveGuide
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.plan_batch import PlanBatch
     from placewright.problem import Problem
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
@@ -110,9 +111,23 @@ class BudgetedProposer:
         """Its plans, if there is time for them."""
         if not self.budget.allows(self._plan_seconds):
             return []
-        seed = int(self.search.rng.integers(2**31))
         with self.budget.measure(self._plan_seconds):
-            return list(self.proposer.propose(self.search.problem, _PLANS_PER_PROPOSER, seed))
+            return list(
+                self.proposer.propose(self.search.problem, _PLANS_PER_PROPOSER, self._seed())
+            )
+
+    def _seed(self) -> int:
+        """A seed that the search's own generator knows nothing of.
+
+        A draw from that generator would shift all later draws of the search: with a proposer that
+        proposes nothing, the search would try other plans than without it.
+        """
+        name = zlib.crc32(self.proposer.name.encode())
+        return int(np.random.default_rng([self.search.seed, name]).integers(2**31))
+
+    def rates_moves(self, plan: Plan) -> bool:
+        """Whether it rates the moves of this plan, and there is time for that."""
+        return self.move_probabilities(PlanBatch.repeat(plan)) is not None
 
     def guide(self, every: int) -> MoveGuide | None:
         """Its moves, for annealing; None if there is no time for a single call."""

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = "30s"
 """Time budget of `solve` without a solver, a stop rule and a budget."""
 
+_FULL_BOUND_SECONDS = 1.5e-4  # seconds per op of a bound that accounts for memory
+_QUICK_BOUND_SECONDS = 5e-5  # without memory
+_MIN_SEARCH_SHARE = 4.0  # budgets below this many times the bound's seconds get the bound without
+
 
 def solve(
     problem: Problem,
@@ -79,7 +83,10 @@ def solve(
     if select is None and isinstance(solver, Auto) and _has_measured_costs(problem):
         select = CautiousChoice()
     original, problem = problem, simulated_problem(problem, solver)
-    search = Search(problem, stop_rule(stop, budget), seed, progress)
+    stop = stop_rule(stop, budget)
+    search = Search(problem, stop, seed, progress)
+    full_bound = stop.seconds_left(search) >= _MIN_SEARCH_SHARE * _bound_seconds(problem)
+    search.stop = stop.reserve(_bound_seconds(problem, full_bound))
     interrupted = False
     chosen: Candidate | None = None
     try:
@@ -106,9 +113,9 @@ def solve(
     timeline = simulator.simulate(problem, plan)
     # The bound holds for the ops that are really run, and some bounds for plans that fit only.
     if plan.fusion is None and timeline.fits and problem is original:
-        proven_bound = search.bound
+        proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
     else:
-        proven_bound = _plan_bound(original, plan, timeline)
+        proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
     result = _result(problem, timeline, solver.name, proven_bound)
     return replace(
         result,
@@ -140,7 +147,7 @@ def evaluate(problem: Problem, plan: Plan | Result, name: str = "given") -> Resu
         executed = simulated_problem(problem, METHODS[name]()) if name in METHODS else problem
     timeline = simulator.simulate(executed, plan)
     seconds = time.perf_counter() - started
-    result = _result(executed, timeline, name, _plan_bound(problem, plan, timeline))
+    result = _result(executed, timeline, name, _plan_bound(problem, plan, timeline.fits))
     if saved is None:
         history = ((1, seconds, result.objective_value),)
         return replace(result, evaluations=1, seconds=seconds, history=history)
@@ -179,9 +186,14 @@ def _has_measured_costs(problem: Problem) -> bool:
     return isinstance(problem.costs, Table) and bool(problem.costs.machine)
 
 
-def _plan_bound(problem: Problem, plan: Plan, timeline: Timeline) -> Bound:
+def _plan_bound(problem: Problem, plan: Plan, fits_only: bool) -> Bound:
     bounded_problem = problem if plan.fusion is None else contract(problem, plan).problem
-    return bound(bounded_problem, fits_only=timeline.fits)
+    return bound(bounded_problem, fits_only=fits_only)
+
+
+def _bound_seconds(problem: Problem, full: bool = True) -> float:
+    """About the seconds that the bound takes, with or without the one of memory."""
+    return problem.arrays.ops * (_FULL_BOUND_SECONDS if full else _QUICK_BOUND_SECONDS)
 
 
 def _result(problem: Problem, timeline: Timeline, name: str, proven_bound: Bound) -> Result:

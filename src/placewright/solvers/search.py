@@ -132,12 +132,13 @@ class Search:
     @property
     def bound(self) -> Bound:
         """A lower bound for plans that fit: the problem's, or a better one that a solver proved."""
-        problem_bound = self._own_bound
-        return (
-            problem_bound
-            if self.proven_bound is None or problem_bound.seconds >= self.proven_bound.seconds
-            else self.proven_bound
-        )
+        return self._or_proven(self._own_bound)
+
+    @property
+    def quick_bound(self) -> Bound:
+        """A bound that does not account for memory, which is faster for large graphs; or the proof
+        of a solver if that is better."""
+        return self._or_proven(bound(self.problem, fits_only=False))
 
     @property
     def bound_known(self) -> bool:
@@ -147,6 +148,10 @@ class Search:
     @cached_property
     def _own_bound(self) -> Bound:
         return bound(self.problem)
+
+    def _or_proven(self, candidate: Bound) -> Bound:
+        proven = self.proven_bound
+        return candidate if proven is None or candidate.seconds >= proven.seconds else proven
 
     def prove(self, seconds: float, name: str) -> None:
         """Record a solver's proof that no plan that fits, without fused ops, takes less."""

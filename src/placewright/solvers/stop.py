@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
@@ -35,6 +35,10 @@ class Stop:
         """Whether it ends every search eventually."""
         return False
 
+    def reserve(self, seconds: float) -> Stop:
+        """The rule that leaves this many of its seconds, half of them at most, for later work."""
+        return self
+
     def __or__(self, other: Stop) -> Stop:
         return AnyOf((*_rules(self), *_rules(other)))
 
@@ -58,6 +62,9 @@ class AnyOf(Stop):
     def certain(self) -> bool:
         return any(rule.certain for rule in self.rules)
 
+    def reserve(self, seconds: float) -> Stop:
+        return AnyOf(tuple(rule.reserve(seconds) for rule in self.rules))
+
 
 @dataclass(frozen=True)
 class MaxTime(Stop):
@@ -74,6 +81,9 @@ class MaxTime(Stop):
 
     def seconds_left(self, search: Search) -> float:
         return max(0.0, self.seconds - search.seconds)
+
+    def reserve(self, seconds: float) -> Stop:
+        return replace(self, seconds=max(self.seconds - seconds, self.seconds / 2))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from placewright.solvers import bound
 from placewright.solvers.bounds import Aggregates, critical_path_bound
 from placewright.solvers.bounds import largest_unit_bound as largest_unit_of
 from placewright.solvers.bounds import work_bound as work_of
+from placewright.solvers.bounds.relaxation import _distinct_rows
 
 
 def work(problem: Problem) -> float:
@@ -107,3 +108,14 @@ def test_the_period_is_not_bound_by_the_critical_path(chain: Graph, exact: Roofl
 
 def test_a_graph_that_takes_no_time_has_a_bound_of_nothing(exact: Roofline) -> None:
     assert bound(Problem(independent(0, 0), unequal(1, 1), exact)).seconds == 0.0
+
+
+def test_equal_rows_are_found_as_numpy_finds_them():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        rows = rng.integers(-1, 2, size=(rng.integers(1, 40), rng.integers(1, 6)))
+        rows = rows * rng.choice([1.0, 0.1, -0.0])
+        _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        found_first, found_kind = _distinct_rows(rows)
+        np.testing.assert_array_equal(found_first, first)
+        np.testing.assert_array_equal(found_kind, kind.ravel())

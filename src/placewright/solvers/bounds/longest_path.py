@@ -6,18 +6,20 @@ device because their tensors would arrive too late from another, and for the wor
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placewright.solvers.bounds._path_sweep import earliest_begins
+
 if TYPE_CHECKING:
     from placewright.solvers.bounds.aggregates import Aggregates
 
 Seconds = NDArray[np.float64]
 
+_MIN_WINDOW = 500  # ancestors; with fewer, arrivals gain too little
 _TAIL_SAMPLES = 64  # tails at which the work between heads and tails is summed
 _FORBIDDEN_SECONDS = (
     1e300  # of an op that may not be in a group; finite, so that -inf + this stays -inf
@@ -38,16 +40,16 @@ def earliest_times(aggregates: Aggregates, prices: Seconds, max_arrivals: int) -
 
     Args:
         prices: Groups: the price of a second of work; times the groups' counts they sum to 1.
-        max_arrivals: The number of arrivals that may be computed (see `_PathSweep`).
+        max_arrivals: The number of arrivals that may be computed (see `_earliest_begins`).
     """
     a = aggregates.problem.arrays
     source = a.producer[a.inputs]
     is_edge = a.scheduled[a.reader]
-    forward = _PathSweep(
+    forward = _earliest_begins(
         aggregates, a.reader[is_edge], source[is_edge], a.inputs[is_edge], prices, max_arrivals
-    ).earliest_begins()
+    )
     is_edge &= a.scheduled[source]
-    backward = _PathSweep(
+    backward = _earliest_begins(
         aggregates,
         source[is_edge],
         a.reader[is_edge],
@@ -55,14 +57,14 @@ def earliest_times(aggregates: Aggregates, prices: Seconds, max_arrivals: int) -
         prices,
         max_arrivals,
         backward=True,
-    ).earliest_begins()
+    )
     return OpTimes(forward, forward + aggregates.op_seconds, backward + aggregates.op_seconds)
 
 
 def longest_path_bound(aggregates: Aggregates, op_times: OpTimes, prices: Seconds) -> float:
     """The longest path through an op, or the work to be done between heads and tails.
 
-    Proof. By `_PathSweep.earliest_begins`, an op in some group begins no earlier than `begin`
+    Proof. By `_earliest_begins`, an op in some group begins no earlier than `begin`
     there. Backwards (time runs from the end of the step, tensors flow from readers to producers),
     the same proof says that at least `tail` passes from the op's begin to the end of the step. So
     the step takes at least their sum, in the best group for the op.
@@ -89,193 +91,66 @@ def longest_path_bound(aggregates: Aggregates, op_times: OpTimes, prices: Second
     return aggregates.round_down(max(longest_path, window_seconds))
 
 
-class _PathSweep:
-    """One sweep over the graph: forwards, or backwards from the readers to the producers.
+def _earliest_begins(
+    aggregates: Aggregates,
+    after: NDArray[np.integer],
+    before: NDArray[np.integer],
+    tensor: NDArray[np.integer],
+    prices: Seconds,
+    max_arrivals: int,
+    backward: bool = False,
+) -> Seconds:
+    """Ops × groups: no plan begins an op earlier there; backwards: ends it later before the end.
 
     Args:
         after: Edges: the op that comes after `before`, and reads `tensor` of it (or makes it).
+        max_arrivals: The number of arrivals that may be computed, which limits the window of
+            ancestors.
+
+    Proof by induction along one sweep over the graph, forwards, or backwards from the readers to
+    the producers; each of these is a bound:
+
+    *Each input by itself.* A tensor is on the op's device once its producer has ended, if that is
+    on the same device, and else a transfer later (rules 3 to 6). The producer is in some group and
+    ended no earlier than its own bound there. Take the minimum over groups.
+
+    *Arrivals.* Let the op v be on a device of a group, and let u be an ancestor of it that is not.
+    Some parent w of v is u, or has u among its ancestors. Either w is elsewhere, and v begins no
+    earlier than w's tensor comes; or w is on v's device and u is not, and by the same argument w
+    begins no earlier than u's arrival at w, and v after w has run. The smaller of the two, and of
+    all such w the largest, is u's *arrival* at v. Order the ancestors by arrival, the latest first.
+    A plan has some number m of the first ones on v's device, and not the next: then v begins no
+    earlier than that next one's arrival. A device runs one op at a time (rule 1), so v also begins
+    no earlier than the first of these m can begin, plus the time that all m take in this group. The
+    larger of both holds for this m, so the minimum over all m holds for every plan. Ancestors may
+    be left out, so we use a window of recent ones. Unscheduled ops never wait.
+
+    *Work.* Ancestors that begin at some time or later do all their work from then on; as in
+    `Relaxation.bound` this takes at least the sum of their cheapest costs, at any prices.
     """
-
-    def __init__(
-        self,
-        aggregates: Aggregates,
-        after: NDArray[np.integer],
-        before: NDArray[np.integer],
-        tensor: NDArray[np.integer],
-        prices: Seconds,
-        max_arrivals: int,
-        backward: bool = False,
-    ) -> None:
-        a = aggregates.problem.arrays
-        self.aggregates, self.ops, self.groups = aggregates, a.ops, aggregates.groups
-        # Ops are numbered in the order of the sweep.
-        position = np.arange(a.ops)[::-1] if backward else np.arange(a.ops)
-        edge_order = np.argsort(position[after], kind="stable")
-        self.op = np.argsort(position)
-        self.parents = position[before[edge_order]]
-        self.tensor = tensor[edge_order].astype(np.int64)
-        counts = np.bincount(position[after], minlength=a.ops)
-        self.first_edge = np.concatenate([[0], np.cumsum(counts)]).tolist()
-        self.transfer_row = aggregates.transfer_row.T if backward else aggregates.transfer_row
-        self.seconds = np.where(
-            np.isfinite(aggregates.op_seconds), aggregates.op_seconds, _FORBIDDEN_SECONDS
-        )[self.op]
-        self.scheduled = a.scheduled[self.op].tolist()
-        min_cost = (
-            (aggregates.op_seconds * prices).min(axis=1) if (prices > 0).all() else np.zeros(a.ops)
-        )
-        self.min_cost = min_cost[self.op]
-        self.window = max_arrivals // max(1, len(self.parents) * self.groups)
-        if self.window < 500:
-            self.window = 0
-        self.pending_readers = np.bincount(self.parents, minlength=a.ops).tolist()
-        self.begin = np.zeros((self.ops, self.groups))
-        self.earliest = np.zeros(self.ops)
-        self.arrival_rows: dict[int, tuple[int, Seconds]] = {}
-        """Of ops that are still read: the first ancestor, and groups × ancestors: arrivals."""
-
-    def earliest_begins(self) -> Seconds:
-        """Ops × groups: no plan begins an op earlier there.
-
-        Proof by induction along the sweep, each of these being a bound:
-
-        *Each input by itself.* A tensor is on the op's device once its producer has ended, if that
-        is on the same device, and else a transfer later (rules 3 to 6). The producer is in some
-        group and ended no earlier than its own bound there. Take the minimum over groups.
-
-        *Arrivals* and *work*: see `_arrivals` and `_work`.
-        """
-        groups = range(self.groups)
-        links_into = [
-            [
-                (source_group, int(transfer_row))
-                for source_group, transfer_row in enumerate(column)
-                if transfer_row >= 0
-            ]
-            for column in self.transfer_row.T
-        ]
-        transfer_rows = [transfer_row.tolist() for transfer_row in self.aggregates.transfer]
-        seconds, parents, tensors = (
-            self.seconds.tolist(),
-            self.parents.tolist(),
-            self.tensor.tolist(),
-        )
-        begins: list[list[float]] = []
-        ends: list[list[float]] = []
-        for op in range(self.ops):
-            op_seconds, edges = seconds[op], slice(self.first_edge[op], self.first_edge[op + 1])
-            begin = [0.0] * self.groups
-            remote = []
-            for parent, tensor in zip(parents[edges], tensors[edges], strict=True):
-                end = ends[parent]
-                remote_arrival = [
-                    min(
-                        [
-                            end[source_group] + transfer_rows[transfer_row][tensor]
-                            for source_group, transfer_row in links
-                        ],
-                        default=math.inf,
-                    )
-                    for links in links_into
-                ]
-                remote.append(remote_arrival)
-                for group in groups:
-                    arrival = min(remote_arrival[group], end[group])
-                    if arrival > begin[group]:
-                        begin[group] = arrival
-            if self.window and remote:
-                remote_arrivals = np.array(remote).T
-                begin = self._arrivals(
-                    op, parents[edges], remote_arrivals, np.array(begin)
-                ).tolist()
-            for group in groups:
-                if op_seconds[group] >= _FORBIDDEN_SECONDS:
-                    begin[group] = math.inf
-            begins.append(begin)
-            ends.append(
-                [begin_at + duration for begin_at, duration in zip(begin, op_seconds, strict=True)]
-            )
-            if self.window:
-                self.begin[op] = begin
-                self.earliest[op] = min(begin)
-        result = np.empty((self.ops, self.groups))
-        result[self.op] = begins
-        return result
-
-    def _arrivals(self, op: int, parents: list[int], remote: Seconds, base: Seconds) -> Seconds:
-        """The op's earliest begin by group, given that no tensor is there before `base`.
-
-        Proof. Let the op v be on a device of this group, and let u be an ancestor of it that is
-        not. Some parent w of v is u, or has u among its ancestors. Either w is elsewhere, and v
-        begins no earlier than w's tensor comes (`remote`); or w is on v's device and u is not, and
-        by the same argument w begins no earlier than u's arrival at w, and v after w has run. The
-        smaller of the two, and of all such w the largest, is u's *arrival* at v.
-
-        Order the ancestors by arrival, the latest first. A plan has some number m of the first
-        ones on v's device, and not the next: then v begins no earlier than that next one's
-        arrival. A device runs one op at a time (rule 1), so v also begins no earlier than the
-        first of these m can begin, plus the time that all m take in this group. The larger of both
-        holds for this m, so the minimum over all m holds for every plan. Ancestors may be left
-        out, so we use a window of recent ones. Unscheduled ops never wait.
-        """
-        window_start = op - self.window if op > self.window else 0
-        oldest = min(
-            self.arrival_rows[parent][0] if parent in self.arrival_rows else parent
-            for parent in parents
-        )
-        window_start = max(window_start, oldest)
-        row = np.full((self.groups, op - window_start), -np.inf)
-        scheduled_parents = 0
-        for column, parent in enumerate(parents):
-            if self.scheduled[parent]:
-                scheduled_parents += 1
-                remote_arrival = remote[:, column, None]
-                if parent in self.arrival_rows:
-                    row_start, parent_row = self.arrival_rows[parent]
-                    skipped = max(0, window_start - row_start)
-                    if skipped < parent_row.shape[1]:
-                        window_row = row[
-                            :,
-                            row_start + skipped - window_start : row_start
-                            + parent_row.shape[1]
-                            - window_start,
-                        ]
-                        local_arrival = parent_row[:, skipped:] + self.seconds[parent][:, None]
-                        np.maximum(
-                            window_row,
-                            np.minimum(local_arrival, remote_arrival, out=local_arrival),
-                            out=window_row,
-                        )
-                if parent >= window_start:
-                    np.maximum(
-                        row[:, parent - window_start],
-                        remote_arrival[:, 0],
-                        out=row[:, parent - window_start],
-                    )
-            self.pending_readers[parent] -= 1
-            if not self.pending_readers[parent]:
-                self.arrival_rows.pop(parent, None)
-        if self.pending_readers[op]:
-            self.arrival_rows[op] = (window_start, row)
-        if scheduled_parents > 1:
-            base = np.maximum(base, self._work(window_start + np.flatnonzero(row[0] > -np.inf)))
-        for group in np.flatnonzero((row > base[:, None]).any(axis=1)):
-            forced = np.flatnonzero(row[group] > base[group])
-            forced = forced[np.argsort(-row[group, forced], kind="stable")]
-            begin = np.minimum.accumulate(self.begin[window_start + forced, group])
-            local_end = np.cumsum(self.seconds[window_start + forced, group]) + begin
-            local_end = np.concatenate([[base[group]], np.maximum.accumulate(local_end)])
-            arrival = np.concatenate([row[group, forced], [base[group]]])
-            base[group] = np.maximum(local_end, arrival).min()
-        return base
-
-    def _work(self, ancestors: NDArray[np.int64]) -> float:
-        """The earliest end of these ops.
-
-        Proof: those that begin at a or later do all their work from a to that end; as in
-        `Relaxation.bound` this time is at least the sum of their cheapest costs, at any prices.
-        """
-        begin = self.earliest[ancestors]
-        order = np.argsort(-begin, kind="stable")
-        ends = begin[order] + np.cumsum(self.min_cost[ancestors[order]])
-        return float(ends.max(initial=0.0))
+    a = aggregates.problem.arrays
+    # Ops are numbered in the order of the sweep.
+    position = np.arange(a.ops)[::-1] if backward else np.arange(a.ops)
+    edge_order, op = np.argsort(position[after], kind="stable"), np.argsort(position)
+    counts = np.bincount(position[after], minlength=a.ops)
+    prices_prove = bool((prices > 0).all())
+    min_cost = (aggregates.op_seconds * prices).min(axis=1) if prices_prove else np.zeros(a.ops)
+    seconds = np.where(
+        np.isfinite(aggregates.op_seconds), aggregates.op_seconds, _FORBIDDEN_SECONDS
+    )
+    window = max_arrivals // max(1, len(after) * aggregates.groups)
+    transfer_row = aggregates.transfer_row.T if backward else aggregates.transfer_row
+    result = np.empty((a.ops, aggregates.groups))
+    result[op] = earliest_begins(
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        np.ascontiguousarray(position[before[edge_order]], dtype=np.int64),
+        np.ascontiguousarray(tensor[edge_order], dtype=np.int64),
+        np.ascontiguousarray(seconds[op]),
+        np.ascontiguousarray(min_cost[op]),
+        np.ascontiguousarray(a.scheduled[op], dtype=np.uint8),
+        np.ascontiguousarray(transfer_row, dtype=np.int64),
+        np.ascontiguousarray(aggregates.transfer),
+        window if window >= _MIN_WINDOW else 0,
+        _FORBIDDEN_SECONDS,
+    )
+    return result

@@ -240,13 +240,29 @@ def _merge_similar(
         if resolution < 40.0:
             with np.errstate(divide="ignore"):
                 key = np.where(flat > 0, np.round(np.log2(flat) * resolution), -1e9)
-        _, sample_item, kind_of = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        sample_item, kind_of = _distinct_rows(key)
         if exact or len(sample_item) <= max_kinds or resolution < 0.01:
             break
         resolution = resolution / 4 if resolution < 40.0 else 16.0
-    kind_of = kind_of.ravel()
     count = np.bincount(kind_of).astype(np.float64)
     total = np.zeros((len(sample_item), load[0].size))
     np.add.at(total, kind_of, load.reshape(len(load), -1))
     mean = (total / count[:, None]).reshape(len(sample_item), *load.shape[1:])
     return sample_item, count, mean
+
+
+def _distinct_rows(rows: Seconds) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first of each kind of equal rows, kinds in the order of the rows' numbers; each row's.
+
+    This is `np.unique(rows, axis=0)`, which compares whole rows and takes ten times as long.
+    """
+    kind = np.zeros(len(rows), dtype=np.int64)
+    kinds = 1
+    for column in rows.T:
+        values, value = np.unique(column, return_inverse=True)
+        if len(values) > 1:
+            distinct, kind = np.unique(kind * len(values) + value, return_inverse=True)
+            kinds = len(distinct)
+        if kinds == len(rows):
+            break
+    return np.unique(kind, return_index=True)[1], kind
