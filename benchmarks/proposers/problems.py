@@ -12,7 +12,7 @@ import numpy as np
 
 import placewright as pw
 from placewright import Cluster, Constraints, Problem, judge
-from placewright.zoo.families import FAMILY_SIZE, TEST_GRAPHS
+from placewright.zoo.families import TEST_GRAPHS, TRAINING_GRAPHS
 
 CLUSTERS = (
     "4xP100+cpu",
@@ -59,8 +59,8 @@ def generated(seeds: range) -> list[str]:
 
 
 def families(test: bool, count: int) -> list[str]:
-    """Graphs of the families, their test part or the other."""
-    graphs = [at for at in range(FAMILY_SIZE) if (at in TEST_GRAPHS) == test][:count]
+    """Graphs of the families, of their test or their training part."""
+    graphs = (TEST_GRAPHS if test else TRAINING_GRAPHS)[:count]
     return [
         f"{name}:graph={at}@{CLUSTERS[(at + 2 * place) % len(CLUSTERS)]}" + ("!1.4", "")[at % 2]
         for place, name in enumerate(("cifar10", "ptb", "nmt"))

@@ -22,15 +22,22 @@ def branches() -> Problem:
     return Problem(zoo.load("branches:modules=1"), Cluster.parse("2xP100+cpu"))
 
 
-@pytest.mark.parametrize("cluster", ["2xK80", "3xP100+cpu", "8xP100"])
-def test_pair_beats_the_list_schedulers_on_an_unseen_graph(cluster):
-    graph = zoo.load(f"cifar10:graph={families.TEST_GRAPHS[0]}")
-    problem = Problem(graph, Cluster.parse(cluster))
-    found = solve(problem, PolicySolver("pair", samples=7), seed=0)
-    assert found.fits
-    assert found.evaluations == 16  # 8 plans, each in two orders
-    lists = min(solve(problem, each).objective_value for each in (solvers.METF(), solvers.HEFT()))
-    assert found.objective_value < lists
+def mean_ratio(policy: PolicySolver, cluster: str) -> float:
+    """Its step time over that of the better list scheduler, geometric mean of the test graphs."""
+    logs = []
+    for at in families.TEST_GRAPHS:
+        problem = Problem(zoo.load(f"cifar10:graph={at}"), Cluster.parse(cluster))
+        found = solve(problem, policy, seed=0)
+        assert found.fits
+        assert found.evaluations == 2 * (policy.samples + 1)  # each plan in two orders
+        lists = (solve(problem, each).objective_value for each in (solvers.METF(), solvers.HEFT()))
+        logs.append(np.log(found.objective_value / min(lists)))
+    return float(np.exp(np.mean(logs)))
+
+
+@pytest.mark.parametrize(("cluster", "most"), [("2xK80", 1.0), ("3xP100+cpu", 0.85)])
+def test_pair_beats_the_list_schedulers_on_unseen_graphs(cluster, most):
+    assert mean_ratio(PolicySolver("pair", samples=7), cluster) < most
 
 
 def test_where_memory_is_tight_it_is_shown_less_until_plans_fit():
@@ -95,21 +102,16 @@ def test_where_memory_is_tight_its_best_plan_is_repaired():
     assert found.evaluations > 16
 
 
-@pytest.mark.parametrize("cluster", ["2xK80", "5xK80"])
-def test_placeto_beats_the_list_schedulers_on_an_unseen_graph(cluster):
-    graph = zoo.load(f"cifar10:graph={families.TEST_GRAPHS[0]}")
-    problem = Problem(graph, Cluster.parse(cluster))
-    found = solve(problem, PolicySolver("placeto", samples=3), seed=0)
-    assert found.fits
-    lists = min(solve(problem, each).objective_value for each in (solvers.METF(), solvers.HEFT()))
-    assert found.objective_value < lists
+@pytest.mark.parametrize(("cluster", "most"), [("2xK80", 1.0), ("5xK80", 0.95)])
+def test_placeto_beats_the_list_schedulers_on_unseen_graphs(cluster, most):
+    assert mean_ratio(PolicySolver("placeto", samples=3), cluster) < most
 
 
 @pytest.mark.parametrize("name", ["pair", "placeto"])
-def test_a_method_that_ships_places_300_groups_in_little_time(name):
+def test_a_method_that_ships_places_250_groups_in_little_time(name):
     problem = Problem(
-        zoo.load(f"cifar10:graph={families.TEST_GRAPHS[0]}"), Cluster.parse("3xP100+cpu")
+        zoo.load(f"cifar10:graph={families.TEST_GRAPHS[1]}"), Cluster.parse("3xP100+cpu")
     )
     assert lengths(lambda: solve(problem, PolicySolver(name), seed=0), limit=24) < 24  # 6: 0.6 s
     assert solve(problem, PolicySolver(name), seed=0).fits
-    assert len(shipped_policy(name).grouping(problem)) > 300
+    assert len(shipped_policy(name).grouping(problem)) > 250

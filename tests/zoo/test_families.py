@@ -6,14 +6,16 @@ import pytest
 
 from placewright import Cluster, Problem, zoo
 from placewright.errors import ConfigError
-from placewright.zoo.families import FAMILY_SIZE, TEST_GRAPHS, family
+from placewright.transforms import wiring_fingerprint
+from placewright.zoo.families import TEST_GRAPHS, family
+
+PARTS = ("train", "validation", "test")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "ptb", "nmt"])
-def test_a_family_is_32_different_training_steps_that_never_change(name):
+def test_a_family_is_different_training_steps_that_never_change(name):
     graphs = family(name)
-    assert len(graphs) == 32
-    assert len({graph.fingerprint for graph in graphs}) == 32
+    assert len({graph.fingerprint for graph in graphs}) == len(graphs) == 40
     assert [g.fingerprint for g in graphs[:3]] == [g.fingerprint for g in family(name)[:3]]
     for graph in graphs[:4]:
         phases = {op.phase for op in graph.ops}
@@ -23,12 +25,25 @@ def test_a_family_is_32_different_training_steps_that_never_change(name):
 
 @pytest.mark.parametrize("name", ["cifar10", "ptb", "nmt"])
 def test_the_split_is_fixed_and_covers_the_family(name):
-    assert TEST_GRAPHS == (0, 6, 9, 13, 19, 21, 27, 31)
-    train, test = family(name, "train"), family(name, "test")
-    assert (len(train), len(test)) == (24, 8)
-    everything = {graph.name for graph in family(name)}
-    assert {graph.name for graph in train} | {graph.name for graph in test} == everything
-    assert len(everything) == FAMILY_SIZE
+    assert TEST_GRAPHS == (33, 34, 36, 39, 40, 43, 44, 47)
+    parts = [{graph.name for graph in family(name, part)} for part in PARTS]
+    assert [len(part) for part in parts] == [24, 8, 8]
+    assert set.union(*parts) == {graph.name for graph in family(name)}
+
+
+@pytest.mark.parametrize("name", ["cifar10", "ptb", "nmt"])
+def test_no_test_graph_has_the_wiring_of_another_graph(name):
+    train, validation, test = (
+        [wiring_fingerprint(graph) for graph in family(name, part)] for part in PARTS
+    )
+    assert len(set(test)) == 8
+    assert not set(test) & {*train, *validation}
+
+
+@pytest.mark.parametrize("name", ["cifar10", "ptb"])
+def test_a_family_has_as_many_graphs_as_one_draws(name):
+    drawn = {wiring_fingerprint(zoo.load(f"{name}:graph={at}")) for at in range(1_000, 1_020)}
+    assert len(drawn) == 20
 
 
 @pytest.mark.parametrize("name", ["cifar10", "ptb", "nmt"])
@@ -58,7 +73,9 @@ def test_every_weight_is_updated_where_it_lives(name):
 def test_what_there_is_not_is_said():
     with pytest.raises(ConfigError, match="no family is named 'cifar': did you mean 'cifar10'"):
         family("cifar")
-    with pytest.raises(ConfigError, match="part is 'half': expected train, test or all"):
+    with pytest.raises(
+        ConfigError, match="part is 'half': expected train, validation, test or all"
+    ):
         family("ptb", "half")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="nmt has graph 32: expected 0 to 31"):
-        zoo.load("nmt:graph=32")
+    with pytest.raises(ConfigError, match="nmt has graph 1000: expected 0 to 999"):
+        zoo.load("nmt:graph=1000")

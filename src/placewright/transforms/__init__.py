@@ -16,6 +16,7 @@ from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.path_lengths import PathLengths
 from placewright.transforms.repeated_blocks import RepeatedBlocks, find_repeated_blocks
 from placewright.transforms.unroll_steps import unroll
+from placewright.transforms.wiring import wiring_fingerprint
 
 __all__ = [
     "FUSIBLE",
@@ -42,4 +43,5 @@ __all__ = [
     "nested_groupings",
     "topological_positions",
     "unroll",
+    "wiring_fingerprint",
 ]

@@ -69,9 +69,9 @@ ENTRIES = {
             "random: edges repeatedly split in two or doubled",
             generators.series_parallel,
         ),
-        entry("cifar10", "a family of 32: cells sampled from ENAS's space", families.cifar10),
-        entry("ptb", "a family of 32: recurrent cells sampled from ENAS's space", families.ptb),
-        entry("nmt", "a family of 32: translation with varied unroll and batch", families.nmt),
+        entry("cifar10", "a family: cells sampled from ENAS's space", families.cifar10),
+        entry("ptb", "a family: recurrent cells sampled from ENAS's space", families.ptb),
+        entry("nmt", "a family: translation with varied unroll and batch", families.nmt),
     )
 }
 

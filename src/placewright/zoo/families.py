@@ -1,9 +1,14 @@
-"""Families of 32 similar training graphs each, for learning across graphs.
+"""Families of similar training graphs, for learning across graphs.
 
 Placeto (Addanki et al. 2019) was trained on three such families, whose graphs were never published
 whole: `cifar10` and `ptb`, architectures from the search spaces of ENAS (Pham et al. 2018), and
 `nmt`, one model with varied unroll length and batch. These are new samples of the same spaces, so
-they are not the paper's graphs. A quarter of each family is for testing, always the same quarter.
+they are not the paper's graphs. A family has as many graphs as one draws.
+
+The parts are fixed: 24 graphs for training, 8 for validation, 8 for testing. No test graph has the
+wiring of another graph of its family, sizes left out (`transforms.wiring`): the test graphs of
+`nmt` have other unroll lengths, while its validation graphs differ from training graphs in their
+batch alone.
 """
 
 from __future__ import annotations
@@ -20,19 +25,27 @@ from placewright.zoo.builder import NetworkBuilder
 if TYPE_CHECKING:
     from placewright.graph import Graph, Tensor
 
-FAMILY_SIZE = 32
-TEST_GRAPHS = tuple(
-    sorted(
-        int(at) for at in np.random.default_rng(2019).permutation(FAMILY_SIZE)[: FAMILY_SIZE // 4]
-    )
-)
-"""The test graphs of every family."""
+VALIDATION_GRAPHS = (0, 6, 9, 13, 19, 21, 27, 31)
+"""The graphs of every family for choosing settings."""
+TRAINING_GRAPHS = tuple(at for at in range(32) if at not in VALIDATION_GRAPHS)
+"""The graphs of every family that policies are trained on."""
+TEST_GRAPHS = (33, 34, 36, 39, 40, 43, 44, 47)
+"""The test graphs of every family; of `nmt` these are eight unroll lengths, with either batch."""
 
-FamilyPart = Literal["train", "test", "all"]
+_MAX_DRAWS = 2**31  # graphs of a family that are drawn at random
+_MAX_UNROLLED = 1000  # graphs of `nmt`: at most 507 unrolled steps
+
+FamilyPart = Literal["train", "validation", "test", "all"]
+_PARTS = {
+    "train": TRAINING_GRAPHS,
+    "validation": VALIDATION_GRAPHS,
+    "test": TEST_GRAPHS,
+    "all": tuple(sorted((*TRAINING_GRAPHS, *VALIDATION_GRAPHS, *TEST_GRAPHS))),
+}
 
 
 def family(name: str, part: FamilyPart = "all") -> list[Graph]:
-    """The graphs of a family, or of its training or test part.
+    """The graphs of a family that have a part, or of its training, validation or test part.
 
     Raises:
         ConfigError: There is no such family or part.
@@ -40,12 +53,9 @@ def family(name: str, part: FamilyPart = "all") -> list[Graph]:
     builders = {"cifar10": cifar10, "ptb": ptb, "nmt": nmt}
     if name not in builders:
         raise ConfigError(f"no family is named {name!r}: {nearest(name, builders)}")
-    if part not in ("train", "test", "all"):
-        raise ConfigError(f"part is {part!r}: expected train, test or all")
-    indices = [
-        at for at in range(FAMILY_SIZE) if part == "all" or (at in TEST_GRAPHS) == (part == "test")
-    ]
-    return [builders[name](graph=at) for at in indices]
+    if part not in _PARTS:
+        raise ConfigError(f"part is {part!r}: expected train, validation, test or all")
+    return [builders[name](graph=at) for at in _PARTS[part]]
 
 
 def cifar10(graph: int = 0, batch: int = 128) -> Graph:
@@ -127,7 +137,7 @@ def ptb(graph: int = 0, batch: int = 64, steps: int = 20) -> Graph:
 
 def nmt(graph: int = 0) -> Graph:
     """Translation with attention, two encoder and two decoder layers, one training step."""
-    _rng("nmt", graph)
+    _rng("nmt", graph, _MAX_UNROLLED)
     steps, batch = 8 + graph // 2, (64, 128)[graph % 2]
     width, vocabulary = 1024, 32_000
     builder = NetworkBuilder("float32")
@@ -161,9 +171,9 @@ def nmt(graph: int = 0) -> Graph:
     return builder.training_graph(title("nmt", graph=graph))
 
 
-def _rng(name: str, graph: int) -> np.random.Generator:
-    if not 0 <= graph < FAMILY_SIZE:
-        raise ConfigError(f"{name} has graph {graph!r}: expected 0 to {FAMILY_SIZE - 1}")
+def _rng(name: str, graph: int, count: int = _MAX_DRAWS) -> np.random.Generator:
+    if not 0 <= graph < count:
+        raise ConfigError(f"{name} has graph {graph!r}: expected 0 to {count - 1}")
     return np.random.default_rng([2018, len(name), graph])
 
 
