@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
 
 from benchmarks.go.folds import FOLD_WEIGHTS
 from placewright import Cluster, Problem, judge, zoo
-from placewright.errors import ConfigError
+from placewright.errors import ConfigError, MissingDependency
 from placewright.policies.shipped import WEIGHTS_FOLDER, shipped_policy
 from placewright.zoo import families
 
@@ -34,6 +35,15 @@ def test_the_one_that_ships_answers_well_on_a_cluster_it_never_saw_and_says_who_
     assert np.exp(np.mean(np.log(faster))) < 0.97
     data = json.loads((WEIGHTS_FOLDER / "placeto.json").read_text())
     assert data["made_by"].startswith("python benchmarks/train_policies.py placeto")
+
+
+@pytest.mark.parametrize("package", ["safetensors", "safetensors.torch"])
+def test_weights_without_their_package_are_a_missing_dependency(package, monkeypatch):
+    """So that `explain` goes on without such a policy."""
+    monkeypatch.setitem(sys.modules, package, None)
+    shipped_policy.cache_clear()
+    with pytest.raises(MissingDependency, match=r"pip install 'placewright\[torch\]'"):
+        shipped_policy("go")
 
 
 def test_all_that_ships_is_small_and_says_who_made_it():
