@@ -6,7 +6,8 @@ Plans are always distinct: re-running one plan teaches the processor's branch pr
 sequence of events and flatters the result by a factor of three. "random" puts every op anywhere,
 so that most tensors cross; "blocks" are contiguous with 5 % of the ops moved, as local search
 produces them. Rates are per second of CPU time on one thread; two threads are wall clock against
-wall clock, the median of several pairs of runs.
+wall clock, the median of several pairs of runs. "lanes" are plans side by side, and the same with
+bounds of the memory peaks: ratios to events, medians of runs in turn.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 import placewright as pw
 from benchmarks.common import Table, int_list, machine, make_parser
 from placewright.simulator import reference
+from placewright.simulator.evaluation import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,15 +44,22 @@ def distinct_plans(problem: pw.Problem, kind: str, count: int) -> np.ndarray:
     return np.where(rng.random((count, ops)) < 0.05, anywhere, blocks)
 
 
-def rate(
+def event_rate(
     problem: pw.Problem,
     plans: np.ndarray,
     threads: int,
     clock: Callable[[], float] = time.process_time,
 ) -> float:
     start = clock()
-    pw.judge(problem, plans, threads=threads)
+    in_order = problem.discipline == "in order"
+    kernel(problem.arrays).judge(plans, None, None, None, in_order, True, True, False, threads)
     return len(plans) / (clock() - start)
+
+
+def lane_rate(problem: pw.Problem, plans: np.ndarray, bounds: bool) -> float:
+    start = time.process_time()
+    kernel(problem.arrays).judge_lanes(plans, None, None, bounds, 1)
+    return len(plans) / (time.process_time() - start)
 
 
 def reference_rate(problem: pw.Problem, plans: np.ndarray) -> float:
@@ -71,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     print(f"{DEVICES} devices; plans per second, distinct plans; {machine()}\n")
     table = Table(
-        *("ops", "discipline", "plans", "one thread", "reference", "times as fast"),
-        "two threads / one",
+        *("ops", "discipline", "plans", "events", "reference", "times as fast"),
+        *("two threads / one", "lanes", "lanes / events", "with bounds / events"),
     )
     for ops in arguments.sizes:
         for discipline in ("in order", "ready"):
@@ -80,13 +89,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             for kind in ("random", "blocks"):
                 count = max(8, int(arguments.seconds * 5_000_000 / ops))
                 plans = distinct_plans(problem, kind, count)
-                rate(problem, plans[:4], 2)  # warm up
-                one = max(rate(problem, plans, 1) for _ in range(3))
+                event_rate(problem, plans[:4], 2)  # warm up
                 wall = time.perf_counter
                 pairs = [
-                    rate(problem, plans, 2, wall) / rate(problem, plans, 1, wall) for _ in range(5)
+                    event_rate(problem, plans, 2, wall) / event_rate(problem, plans, 1, wall)
+                    for _ in range(5)
                 ]
-                slow = reference_rate(problem, plans)
+                events, lanes, bounds = [], [], []
+                for _ in range(5):
+                    events.append(event_rate(problem, plans, 1))
+                    if discipline == "in order":
+                        lanes.append(lane_rate(problem, plans, bounds=False))
+                        bounds.append(lane_rate(problem, plans, bounds=True))
+                one, slow = statistics.median(events), reference_rate(problem, plans)
                 table.row(
                     f"{ops:,}",
                     discipline,
@@ -95,7 +110,15 @@ def main(argv: Sequence[str] | None = None) -> None:
                     f"{slow:.3g}",
                     f"{one / slow:.0f}",
                     f"{statistics.median(pairs):.2f}",
+                    f"{statistics.median(lanes):,.0f}" if lanes else "–",
+                    median_ratio(lanes, events),
+                    median_ratio(bounds, events),
                 )
+
+
+def median_ratio(rates: list[float], yardstick: list[float]) -> str:
+    pairs = list(zip(rates, yardstick, strict=False))
+    return f"{statistics.median(one / two for one, two in pairs):.1f}" if pairs else "–"
 
 
 if __name__ == "__main__":

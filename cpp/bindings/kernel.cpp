@@ -15,6 +15,7 @@
 #include "arrays.hpp"
 #include "simulator/contraction.hpp"
 #include "simulator/event_kernel.hpp"
+#include "simulator/lane_kernel.hpp"
 #include "problem_layout.hpp"
 #include "annealing/annealing.hpp"
 
@@ -37,11 +38,13 @@ struct KernelWorkspace {
   EventKernel event;
   Period period;
   std::unique_ptr<FusedWorkspace> fused;  // made when first needed
+  std::unique_ptr<LaneKernel> lanes;      // likewise
 };
 
 class Kernel {
  public:
-  explicit Kernel(const nb::object& arrays) : layout_(read_layout(arrays)) {}
+  explicit Kernel(const nb::object& arrays)
+      : layout_(read_layout(arrays)), has_lanes_(LaneKernel::applies_to(layout_)) {}
 
   // Sets the costs of fused groups; needed before plans with fused groups are evaluated. They are set
   // once: other threads may be reading them by the time that a second one sets them.
@@ -100,6 +103,84 @@ class Kernel {
     return nb::make_tuple(to_numpy<double>(std::move(step_time), {plans}),
                           to_numpy<double>(std::move(periods), {plans}),
                           to_numpy<int64_t>(std::move(peak), {plans, size_t(layout_.devices)}));
+  }
+
+  bool has_lanes() const { return has_lanes_; }
+
+  // Step times and overflow of plans that share one order, side by side (`LaneKernel`); in order, nothing streamed or
+  // fused. A plan that may not fit, or whose hand-overs are tied, is simulated event by event. Without a capacity, the
+  // overflow is left at 0. Also returns bounds of the peaks, if wanted, and the number of plans simulated.
+  nb::tuple judge_lanes(const Matrix<int32_t>& device, const std::optional<Row<double>>& priority,
+                        const std::optional<Row<int64_t>>& capacity, bool bounds, int threads) {
+    const size_t plans = device.shape(0), ops = layout_.ops, devices = layout_.devices;
+    if (!has_lanes_ || device.shape(1) != ops || (priority && priority->size() != ops) ||
+        (capacity && capacity->size() != devices)) {
+      throw nb::value_error("the lanes were given arrays of the wrong shape, or a problem they cannot simulate");
+    }
+    std::vector<double> step_time(plans);
+    std::vector<int64_t> overflow(plans, 0);
+    std::vector<int64_t> low(bounds ? plans * devices : 0), high(low.size());
+    std::atomic<size_t> next{0}, simulated{0};
+    std::exception_ptr failure;
+    size_t failed = plans;
+    std::mutex guard;
+    const auto work = [&] {
+      std::unique_ptr<KernelWorkspace> workspace = acquire();
+      if (!workspace->lanes) workspace->lanes = std::make_unique<LaneKernel>(layout_);
+      workspace->lanes->set_order(priority ? priority->data() : nullptr);
+      LaneKernel::Verdict verdict;
+      constexpr size_t kLanes = LaneKernel::kLanes;
+      for (size_t block = next++; block * kLanes < plans; block = next++) {
+        const size_t first = block * kLanes, count = std::min(kLanes, plans - first);
+        size_t at = first;
+        try {
+          const int32_t* rows[kLanes];
+          for (size_t lane = 0; lane < kLanes; ++lane) {
+            at = first + std::min(lane, count - 1);  // the last plan fills what is left
+            rows[lane] = device.data() + at * ops;
+            check_placement(layout_, rows[lane]);
+          }
+          workspace->lanes->run(rows, capacity || bounds, verdict);
+          for (size_t lane = 0; lane < count; ++lane) {
+            at = first + lane;
+            step_time[at] = verdict.step_time[lane];
+            bool fits = true;
+            for (size_t place = 0; place < devices; ++place) {
+              if (capacity) fits = fits && verdict.high[place * kLanes + lane] <= capacity->data()[place];
+              if (bounds) {
+                low[at * devices + place] = verdict.low[place * kLanes + lane];
+                high[at * devices + place] = verdict.high[place * kLanes + lane];
+              }
+            }
+            if (verdict.exact[lane] && fits) continue;
+            ++simulated;
+            const PlanView plan{rows[lane], priority ? priority->data() : nullptr, nullptr};
+            step_time[at] = workspace->event.run(plan, true, nullptr);
+            for (size_t place = 0; capacity && place < devices; ++place) {
+              overflow[at] += std::max<int64_t>(0, workspace->event.peak()[place] - capacity->data()[place]);
+            }
+          }
+        } catch (...) {
+          const std::lock_guard<std::mutex> lock(guard);
+          if (at < failed) failed = at, failure = std::current_exception();  // the first plan's error
+        }
+      }
+      recycle(std::move(workspace));
+    };
+    {
+      nb::gil_scoped_release release;
+      std::vector<std::thread> helpers;
+      const int blocks = static_cast<int>((plans + LaneKernel::kLanes - 1) / LaneKernel::kLanes);
+      const int count = std::clamp(threads, 1, std::max(blocks, 1));
+      for (int i = 1; i < count; ++i) helpers.emplace_back(work);
+      if (plans) work();
+      for (std::thread& helper : helpers) helper.join();
+    }
+    raise(failure, failed);
+    const size_t rows = bounds ? plans : 0;
+    return nb::make_tuple(to_numpy<double>(std::move(step_time), {plans}),
+                          to_numpy<int64_t>(std::move(overflow), {plans}), to_numpy<int64_t>(std::move(low), {rows, devices}),
+                          to_numpy<int64_t>(std::move(high), {rows, devices}), simulated.load());
   }
 
   MoveBlocks move_blocks(const Row<int32_t>& first, const Row<int32_t>& units, const Row<int32_t>& level) {
@@ -289,6 +370,7 @@ class Kernel {
   }
 
   const ProblemLayout layout_;
+  bool has_lanes_;
   FusedParts parts_;
   std::mutex workspaces_mutex_;
   std::vector<std::unique_ptr<KernelWorkspace>> workspaces_;
@@ -330,6 +412,9 @@ NB_MODULE(_kernel, m) {
       .def_rw("scout", &AnnealingSettings::scout);
   nb::class_<Kernel>(m, "Kernel")
       .def(nb::init<const nb::object&>(), "arrays"_a)
+      .def_prop_ro("has_lanes", &Kernel::has_lanes)
+      .def("judge_lanes", &Kernel::judge_lanes, "device"_a, "priority"_a.none(), "capacity"_a.none(), "bounds"_a,
+           "threads"_a)
       .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "fusion"_a.none(),
            "in_order"_a, "overlap"_a, "step"_a, "period"_a, "threads"_a)
       .def("set_fused_parts", &Kernel::set_fused_parts, "parts"_a, "reads"_a, "role"_a)

@@ -6,14 +6,8 @@ from placewright.simulator.critical_path import (
     find_critical_path,
 )
 from placewright.simulator.device_loads import Loads, loads
-from placewright.simulator.evaluation import (
-    InFlight,
-    Verdict,
-    judge,
-    judge_batch,
-    simulate,
-    simulate_in_flight,
-)
+from placewright.simulator.evaluation import Verdict, judge, judge_batch, simulate
+from placewright.simulator.steps_in_flight import InFlight, simulate_in_flight
 
 __all__ = [
     "CriticalPath",

@@ -49,6 +49,18 @@ class Kernel:
         period: bool,
         threads: int,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]: ...
+    @property
+    def has_lanes(self) -> bool: ...
+    def judge_lanes(
+        self,
+        device: NDArray[np.int32],
+        priority: NDArray[np.float64] | None,
+        capacity: NDArray[np.int64] | None,
+        bounds: bool,
+        threads: int,
+    ) -> tuple[
+        NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int
+    ]: ...
     def set_fused_parts(
         self, parts: FusedParts, reads: NDArray[np.int64], role: NDArray[np.int8]
     ) -> None: ...

@@ -1,4 +1,8 @@
-"""Evaluates batches of plans and simulates single plans with the compiled event kernel."""
+"""Evaluates batches of plans and simulates single plans with the compiled kernels.
+
+The event kernel simulates any plan. The lane kernel evaluates plans of one order side by side, with
+the same results, where its conditions hold (`in_lanes`); the rest goes to the event kernel.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from placewright.errors import PlanError
-from placewright.plan import check_names, check_placement, check_staging, exact_array
+from placewright.plan import (
+    NO_STAGING,
+    check_names,
+    check_placement,
+    check_staging,
+    exact_array,
+)
 from placewright.plan_batch import PlanBatch
 from placewright.simulator._kernel import Kernel
-from placewright.simulator.reference import plan_order
 from placewright.timeline import MemoryTrace, Timeline, Transfers
-from placewright.transforms import contract, unroll
+from placewright.transforms import contract
 from placewright.transforms.fusible import LIGHT_ROLE, fusion_roles
 
 if TYPE_CHECKING:
@@ -39,15 +48,25 @@ class Verdict:
     Args:
         value: The problem's objective, one entry per plan.
         step_time: Seconds of one step.
-        peak: Plans × devices: the memory peak in bytes.
         overflow: Bytes over the devices' capacity, summed over devices.
+        lane_plans: The number of plans that needed no event-driven simulation.
     """
 
     batches: tuple[_KernelBatch, ...]
     value: NDArray[np.float64]
     step_time: NDArray[np.float64]
-    peak: NDArray[np.int64]
     overflow: NDArray[np.int64]
+    lane_plans: int = 0
+
+    @cached_property
+    def peak(self) -> NDArray[np.int64]:
+        """Plans × devices: the memory peak in bytes; plans of lanes are simulated for it."""
+        return np.concatenate([batch.peak for batch in self.batches])
+
+    @cached_property
+    def excess(self) -> NDArray[np.int64]:
+        """Plans × devices: bytes over the devices' capacity."""
+        return np.concatenate([batch.excess for batch in self.batches])
 
     @cached_property
     def period(self) -> NDArray[np.float64]:
@@ -74,8 +93,8 @@ class Verdict:
             tuple(batch for verdict in verdicts for batch in verdict.batches),
             np.concatenate([verdict.value for verdict in verdicts]),
             np.concatenate([verdict.step_time for verdict in verdicts]),
-            np.concatenate([verdict.peak for verdict in verdicts]),
             np.concatenate([verdict.overflow for verdict in verdicts]),
+            sum(verdict.lane_plans for verdict in verdicts),
         )
 
 
@@ -111,10 +130,35 @@ def judge_batch(problem: Problem, plans: PlanBatch, threads: int = 1) -> Verdict
     if plans.staging is not None:
         check_staging(tuple(problem.cluster.position), plans.staging)
     batch = _KernelBatch(problem, plans, threads)
+    if in_lanes(problem, plans):
+        step_time, overflow, simulated = batch.lanes
+        return Verdict((batch,), step_time, step_time, overflow, len(plans) - simulated)
     pipelined = problem.objective == "period"
     step_time, period, peak = batch.run(step=True, period=pipelined)
+    batch.__dict__["peak"] = peak  # where the property looks
     overflow = np.maximum(peak - problem.arrays.capacity, 0).sum(axis=1)
-    return Verdict((batch,), period if pipelined else step_time, step_time, peak, overflow)
+    return Verdict((batch,), period if pipelined else step_time, step_time, overflow)
+
+
+_MIN_LANE_PLANS = 8  # half of the lanes: with fewer plans events are as fast
+
+
+def in_lanes(problem: Problem, plans: PlanBatch) -> bool:
+    """Whether plans are evaluated side by side.
+
+    They are if they share one order and neither stream weights nor fuse ops, devices run in the
+    plan's order and share no issuer, every channel has one sender, and the step time is wanted.
+    """
+    priority, staging = plans.priority, plans.staging
+    return bool(
+        len(plans) >= _MIN_LANE_PLANS
+        and problem.discipline == "in order"
+        and problem.objective == "step"
+        and plans.fusion is None
+        and (staging is None or (staging == NO_STAGING).all())
+        and (priority is None or (priority == priority[0]).all())
+        and kernel(problem.arrays).has_lanes
+    )
 
 
 def _as_batch(
@@ -149,6 +193,41 @@ class _KernelBatch:
     problem: Problem
     plans: PlanBatch
     threads: int = 1
+
+    @cached_property
+    def peak(self) -> NDArray[np.int64]:
+        """Plans × devices."""
+        return self.run(step=True, period=False)[2]
+
+    @cached_property
+    def excess(self) -> NDArray[np.int64]:
+        """Plans × devices: bytes over the capacity; of plans of lanes, those over are simulated."""
+        capacity = self.problem.arrays.capacity
+        if "lanes" not in self.__dict__:
+            over_capacity: NDArray[np.int64] = np.maximum(self.peak - capacity, 0)
+            return over_capacity
+        is_over = np.flatnonzero(self.lanes[1])
+        excess = np.zeros((len(self.plans), len(capacity)), dtype=np.int64)
+        if len(is_over):
+            over = replace(self, plans=self.plans[is_over])
+            excess[is_over] = np.maximum(over.run(step=True, period=False)[2] - capacity, 0)
+        return excess
+
+    @cached_property
+    def lanes(self) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
+        """Step times, overflow, and the number of plans that were simulated event by event."""
+        priority = self.plans.priority
+        try:
+            step_time, overflow, _, _, simulated = kernel(self.problem.arrays).judge_lanes(
+                self.plans.placement,
+                None if priority is None else np.ascontiguousarray(priority[0]),
+                self.problem.arrays.capacity,
+                False,
+                self.threads,
+            )
+        except ValueError as error:
+            self._explain(error)
+        return step_time, overflow, simulated
 
     def run(
         self, step: bool, period: bool
@@ -220,9 +299,9 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
     """
     check_names(problem, plan)
     if plan.fusion is None:
-        return _timeline(problem, plan)
+        return build_timeline(problem, plan)
     fused = contract(problem, plan)
-    timeline = _timeline(fused.problem, fused.plan)
+    timeline = build_timeline(fused.problem, fused.plan)
     transfers = timeline.transfers
     reader = np.where(transfers.reader >= 0, fused.first_member[transfers.reader], -1).astype(
         np.int32
@@ -234,46 +313,6 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
         end=timeline.end[fused.contracted_op],
         transfers=replace(transfers, tensor=fused.original_tensor[transfers.tensor], reader=reader),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class InFlight:
-    """Several independent steps that start at once, as in a pipeline.
-
-    Args:
-        seconds: Until the last step ends.
-        interval: Seconds between the ends of the first and the last step, per step.
-        peak: The memory peak of each device in bytes, with this many steps in flight.
-        overflow: Bytes over the devices' capacity, summed over devices.
-    """
-
-    steps: int
-    seconds: float
-    interval: float
-    peak: NDArray[np.int64]
-    overflow: int
-
-
-def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
-    """Time and memory of `steps` steps in flight at once."""
-    if steps < 2:
-        raise PlanError(f"{steps} steps in flight: expected at least 2")
-    check_names(problem, plan)
-    if plan.fusion is not None:
-        fused = contract(problem, plan)
-        problem, plan = fused.problem, fused.plan
-    order = plan_order(problem.arrays, None if plan.priority is None else plan.priority.tolist())
-    unrolled, unrolled_plan, original = unroll(problem, plan, steps, order)
-    timeline = _timeline(unrolled, unrolled_plan)
-    step = np.zeros(len(original), dtype=np.int64)
-    occurrences = np.zeros(len(problem.graph), dtype=np.int64)
-    for at, op in enumerate(original):
-        step[at] = occurrences[op]
-        occurrences[op] += 1
-    ends = np.zeros(steps)
-    np.maximum.at(ends, step, timeline.end)
-    interval = float(ends[-1] - ends[0]) / (steps - 1)
-    return InFlight(steps, timeline.step_time, interval, timeline.peak, timeline.overflow)
 
 
 def step_columns(
@@ -295,7 +334,8 @@ def step_columns(
     return batch.timeline(problem.discipline == "in order" if in_order is None else in_order)
 
 
-def _timeline(problem: Problem, plan: Plan) -> Timeline:
+def build_timeline(problem: Problem, plan: Plan) -> Timeline:
+    """One step of a plan without fused ops, that is known to be the problem's."""
     columns = step_columns(problem, plan.placement, plan.priority, plan.staging)
     plans = _as_batch(problem, plan.placement, plan.priority, plan.staging)
     period = _KernelBatch(problem, plans).run(step=False, period=True)[1]

@@ -76,5 +76,5 @@ def best_overflow(verdict: Verdict, capacity: Bytes) -> Bytes:
     """Bytes of the best plan over each device's capacity; 0 where no plan was evaluated."""
     if not len(verdict.value):  # the search was over
         return np.zeros_like(capacity)
-    overflow: Bytes = np.maximum(verdict.peak[verdict.best()] - capacity, 0)
+    overflow: Bytes = verdict.excess[verdict.best()]
     return overflow

@@ -38,8 +38,7 @@ def simulate_plans(
 def from_verdict(problem: Problem, verdict: simulator.Verdict) -> Outcome:
     """The simulator's verdict as an outcome."""
     capacity = problem.arrays.capacity
-    excess = np.maximum(verdict.peak - capacity, 0)
-    share = (excess / np.maximum(capacity, 1)).sum(axis=1)
+    share = (verdict.excess / np.maximum(capacity, 1)).sum(axis=1)
     return Outcome(verdict.value, verdict.overflow, share)
 
 

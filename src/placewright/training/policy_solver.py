@@ -80,8 +80,7 @@ class PolicySolver:
             verdict = self._judge(search, episodes)
             if len(verdict.value) and verdict.key(verdict.best()) < best_key:
                 best_key = verdict.key(verdict.best())
-                capacity = search.problem.arrays.capacity
-                overflow = np.maximum(verdict.peak[verdict.best()] - capacity, 0)
+                overflow = verdict.excess[verdict.best()]
         return overflow
 
     def _judge(self, search: Search, episodes: Episodes) -> Verdict:

@@ -84,8 +84,7 @@ def judge_splits(
                 continue
             if verdict is None or not verdict.overflow[0]:
                 break
-            excess = np.maximum(verdict.peak[0] - a.capacity, 0)
-            memory_margin = raise_margin(memory_margin, excess, a.capacity)
+            memory_margin = raise_margin(memory_margin, verdict.excess[0], a.capacity)
             for members in (list(kind) for kind in orders[0].classes if not orders[0].is_sequence):
                 memory_margin[members] = memory_margin[members].max()
     return max(floor, float(coarse.fixed_seconds.max())) if floor else 0.0

@@ -236,8 +236,7 @@ class AnnealingChains:
         self.key = min(self.key, verdict.key(0))
         if search.problem.objective == "period":
             capacity = search.problem.arrays.capacity
-            excess = np.maximum(verdict.peak[0] - capacity, 0)
-            self._memory_margin += np.minimum(excess, capacity // 8)
+            self._memory_margin += np.minimum(verdict.excess[0], capacity // 8)
 
 
 def _temperature(cooling: Cooling, share: float) -> float:
