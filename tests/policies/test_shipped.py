@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.go.folds import FOLD_WEIGHTS
 from placewright import Cluster, Problem, judge, zoo
 from placewright.errors import ConfigError, MissingDependency
 from placewright.policies.shipped import WEIGHTS_FOLDER, shipped_policy
 from placewright.zoo import families
 
 pytest.importorskip("torch")
+
+FOLD_WEIGHTS = Path(__file__).parents[2] / "benchmarks" / "go" / "weights"
 
 
 def test_an_unknown_policy_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from placewright import Cluster, Problem, policies, solve, solvers, zoo
 from placewright.errors import FileError
 
 torch = pytest.importorskip("torch")
-from benchmarks.go.folds import fold_policy  # noqa: E402
 from placewright.policies.go.config import GoConfig  # noqa: E402
 from placewright.policies.shipped import shipped_policy  # noqa: E402
 from placewright.training.go.proposer import GoProposer  # noqa: E402
 
+FOLD_WEIGHTS = Path(__file__).parents[3] / "benchmarks" / "go" / "weights"
 SMALL = GoConfig(hidden=16, heads=2, segment=16, layers=1, tasks=("device", "priority"))
 
 
@@ -63,7 +64,7 @@ def branches():
 def test_a_network_of_the_other_fold_is_placed_better_than_by_list_schedulers(fold, discipline):
     graph = zoo.load(UNSEEN[fold])
     problem = Problem(graph, Cluster.parse("3xP100+cpu"), discipline=discipline)
-    proposer = GoProposer.read(fold_policy(fold))
+    proposer = GoProposer.read(FOLD_WEIGHTS / f"go-{fold}.json")
     plans = proposer.propose(problem, 16, seed=0)
     devices = np.stack([plan.placement for plan in plans])
     search = solvers.Search(problem, solvers.Stop(), 0)
