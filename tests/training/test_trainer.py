@@ -39,7 +39,7 @@ def problem() -> Problem:
 
 
 def small(name, **changed):
-    groups = None if name == "go" else 8
+    groups = None if name in ("go", "go-paper") else 8
     made = find_recipe(name, groups=groups, hidden=None if name == "pair" else 16)
     return replace(made, **changed)
 

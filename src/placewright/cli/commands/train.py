@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placewright.training import Recipe, Trainer, UpdateLog
 
 RECIPE_NAMES = (
-    *("colocrl", "colocrl-paper", "go", "hierarchical", "hierarchical-paper"),
+    *("colocrl", "colocrl-paper", "go", "go-paper", "hierarchical", "hierarchical-paper"),
     *("hierarchical-open", "pair", "placeto", "placeto-steps", "placeto-paper"),
     *("placeto-any", "placeto-joint"),
 )

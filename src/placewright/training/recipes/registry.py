@@ -14,7 +14,7 @@ from placewright import policies
 from placewright.errors import ConfigError, nearest
 from placewright.training.baselines import BatchNormalised, MovingAverage
 from placewright.training.recipes.base import Recipe
-from placewright.training.recipes.go import go_recipe
+from placewright.training.recipes.go import go_paper, go_recipe
 from placewright.training.recipes.placeto import (
     linear_recipe,
     placeto_any,
@@ -131,6 +131,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "colocrl": colocrl_recipe,
     "colocrl-paper": colocrl_paper,
     "go": go_recipe,
+    "go-paper": go_paper,
     "hierarchical": hierarchical_recipe,
     "hierarchical-paper": hierarchical_paper,
     "hierarchical-open": hierarchical_open,
