@@ -38,15 +38,26 @@ settings.load_profile("any machine")
 gc.set_threshold(5_000, 20, 50)
 
 
+@pytest.fixture(autouse=True)
+def no_user_files(tmp_path_factory, monkeypatch) -> None:
+    """Tests know no devices of the user's own."""
+    monkeypatch.setenv("PLACEWRIGHT_CONFIG", str(tmp_path_factory.getbasetemp() / "no-config"))
+
+
 def device(name: str, kind: str = "gpu", memory: int = 1000, rate: float = 1.0) -> Device:
     """A device that does `rate` FLOPs a second and starts ops in no time."""
-    return Device(name, kind, memory=memory, rates={"float32": rate})
+    rates = {"float32": rate}
+    return Device(name, kind, memory=memory, rates=rates, memory_bandwidth=AMPLE)
 
 
 def pair(name: str, one: Device, other: Device, bandwidth: float, latency: float = 0.0) -> Cluster:
     """Two devices and an equal link each way, each with a channel of its own."""
     link = Link(bandwidth, latency)
     return Cluster(name, (one, other), {(one.name, other.name): link, (other.name, one.name): link})
+
+
+AMPLE = 1e30
+"""A memory bandwidth in bytes a second at which no op of a test waits for memory."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,7 +17,8 @@ from placewright.files import from_data
 
 
 def single(**fields: object) -> Cluster:
-    return Cluster("single", (Device("gpu0", **fields),), {})
+    figures = {"rates": {"float32": 1e30}, "memory_bandwidth": 1e30, **fields}
+    return Cluster("single", (Device("gpu0", **figures),), {})  # type: ignore[arg-type]
 
 
 def test_a_roofline_is_the_larger_of_arithmetic_and_traffic_plus_the_launch() -> None:
@@ -299,3 +300,21 @@ def test_measured_workspaces_count_where_they_are_more():
     assert table.op_workspace(graph).tolist() == [100, 70]
     with pytest.raises(ProblemError, match="workspace"):
         Table(("b", "a"), ("cpu",), [[1.0], [1.0]], workspace=[70])
+
+
+@pytest.mark.parametrize(
+    ("figures", "missing"),
+    [
+        ({}, "no rates and no memory bandwidth"),
+        ({"rates": {"float32": 1.0}}, "no memory bandwidth"),
+        ({"memory_bandwidth": 1.0}, "no rates"),
+    ],
+)
+def test_a_roofline_refuses_a_device_on_which_ops_would_take_no_time(
+    figures: dict[str, object], missing: str
+) -> None:
+    cluster = Cluster("one", (Device("host", "cpu", memory=9, **figures),), {})  # type: ignore[arg-type]
+    graph = Graph("g", (Op("a", flops=1, bytes_moved=1),))
+    with pytest.raises(ProblemError, match=f"device 'host' has {missing}, so its ops would take"):
+        Roofline().op_seconds(graph, cluster)
+    assert Table(("a",), ("cpu",), [[2.0]]).op_seconds(graph, cluster).tolist() == [[2.0]]

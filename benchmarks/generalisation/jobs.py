@@ -306,7 +306,7 @@ def at_random(problem: pw.Problem, groups: int) -> float:
 
 def solve_value(problem: pw.Problem, solver: solvers.Solver, **how: Any) -> float:
     """The objective of what a method finds; infinite if it does not fit."""
-    result = pw.solve(problem, solver, **how)
+    result = pw.solve(problem, solver, cautious=False, **how)
     return result.objective_value if result.fits else float("inf")
 
 

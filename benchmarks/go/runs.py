@@ -123,7 +123,8 @@ class Run:
             return _figures_of(pw.solve(problem, SOLVERS[self.method]()))
         if self.method == "auto":
             stop = pw.MaxTime(self.seconds)
-            return _figures_of(pw.solve(problem, solvers.Auto(), stop=stop, seed=self.seed))
+            result = pw.solve(problem, solvers.Auto(), stop=stop, seed=self.seed, cautious=False)
+            return _figures_of(result)
         if self.method == FIRST:
             rank = path_lengths(problem.arrays)[0]
             device = heuristic_plans(problem, rank, INITIAL_PLAN_COUNT)

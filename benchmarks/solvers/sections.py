@@ -110,8 +110,8 @@ def random(settings: Settings) -> int:
 def _random_row(seed: int) -> dict[str, float]:
     problem = random_problem(seed)
     exact = solve(problem, Exact(workers=2), MaxTime(60))
-    auto = solve(problem, Auto(), MaxTime(10))
-    annealing = solve(problem, Auto(exact=False), MaxEvaluations(2_000_000))
+    auto = solve(problem, Auto(), MaxTime(10), cautious=False)
+    annealing = solve(problem, Auto(exact=False), MaxEvaluations(2_000_000), cautious=False)
     row = {
         "seed": seed,
         "ops": len(problem.graph),
@@ -139,7 +139,7 @@ def period(settings: Settings) -> int:
     for path in sorted((settings.data / "dnn-partitioning" / "throughput").glob("*.json")):
         problem = replace(pw.from_workload(path), objective="period")
         single = solve(problem, SingleDevices())
-        result = solve(problem, Auto(), MaxTime(settings.seconds))
+        result = solve(problem, Auto(), MaxTime(settings.seconds), cautious=False)
         proven = bound(problem, effort="thorough")
         peer = PEERS.get(path.stem, float("nan"))
         good = result.fits and not result.objective_value * 1e3 > peer + 1e-4
@@ -184,11 +184,16 @@ def unseen(settings: Settings) -> int:
             "local-search",
         )
         others = [
-            solve(problem, METHODS[each](), MaxTime(10 if each in SEARCHES else 60))
+            solve(
+                problem,
+                METHODS[each](),
+                MaxTime(10 if each in SEARCHES else 60),
+                cautious=False,
+            )
             for each in methods
         ]
         best = min(others, key=lambda result: result.key)
-        auto = solve(problem, Auto(), MaxTime(10))
+        auto = solve(problem, Auto(), MaxTime(10), cautious=False)
         proven = max(auto.bound, bound(problem, effort="thorough").seconds)
         good = auto.key <= best.key
         missed += not good
@@ -217,7 +222,7 @@ def step(settings: Settings) -> int:
         single = solve(problem, SingleDevices())
         ops = len(problem.graph)
         table.row(name, ops, "one device", None, _ms(single), None, None)
-        auto = solve(problem, Auto(), MaxTime(settings.seconds))
+        auto = solve(problem, Auto(), MaxTime(settings.seconds), cautious=False)
         worst = [single.objective_value]
         for solver in (METF(contended=False), MSCT(contended=False), HEFT(), CPoP()):
             result = solve(problem, solver)
@@ -281,7 +286,7 @@ def offload(settings: Settings) -> int:
     for tokens in (1, 512, 4096):
         problem, by_hand = _offload(tokens)
         best = min(by_hand.values())
-        result = solve(problem, Auto(), MaxTime(settings.seconds))
+        result = solve(problem, Auto(), MaxTime(settings.seconds), cautious=False)
         default = solve(problem, METHODS["accelerate"]())
         good = result.fits and result.objective_value <= best * (1 + 1e-9)
         missed += not good
@@ -361,7 +366,7 @@ def half(settings: Settings) -> int:
         results = [
             solve(problem, METHODS[method]()) for method in ("accelerate", "streamed", "cpu-only")
         ]
-        auto = solve(problem, Auto(), MaxTime(settings.seconds))
+        auto = solve(problem, Auto(), MaxTime(settings.seconds), cautious=False)
         good = auto.fits and all(auto.key <= result.key for result in results)
         missed += not good
         table.row(
@@ -405,10 +410,10 @@ def _rows(small: float, large: float, every: bool) -> int:
         for method in others if every else listed:
             stop = MaxTime(3.0 if method in SEARCHES else 60.0)
             try:
-                results.append(solve(problem, METHODS[method](), stop))
+                results.append(solve(problem, METHODS[method](), stop, cautious=False))
             except pw.errors.ConfigError:
                 continue  # e.g. no expert placement is known for this network
-        auto = solve(problem, Auto(), MaxTime(budget))
+        auto = solve(problem, Auto(), MaxTime(budget), cautious=False)
         single = solve(problem, SingleDevices())
         best = min(results, key=lambda result: result.key)
         good = auto.key <= best.key
@@ -446,7 +451,7 @@ def _large() -> bool:
     problem = pw.Problem(graph, pw.Cluster.parse("8xP100+cpu"), discipline="ready")
     assert problem.arrays.ops
     packed = time.perf_counter() - begin
-    auto = solve(problem, Auto(), MaxTime(60))
+    auto = solve(problem, Auto(), MaxTime(60), cautious=False)
     expert, single = (solve(problem, METHODS[each]()) for each in ("expert", "single"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     good = auto.key < expert.key and auto.seconds < 62 and peak < 4e9

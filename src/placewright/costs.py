@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -176,6 +177,8 @@ class Roofline:
                 )
 
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
+        for device in cluster.devices:
+            _check_figures(device)
         bytes_moved = np.array([op.bytes_moved for op in graph.ops], dtype=np.float64)
         free = np.array([op.kind in FREE_KINDS for op in graph.ops])
         seconds = self._compute_seconds(graph, cluster)
@@ -369,6 +372,24 @@ class Table:
         raise ProblemError(
             f"the cost table has no column for device {device.name!r} (model {device.model!r}, "
             f"kind {device.kind!r}); its columns are {', '.join(self.columns)}"
+        )
+
+
+def _check_figures(device: Device) -> None:
+    """Refuse a device on which some ops would take no time, so that every plan would use it."""
+    missing = [
+        name
+        for name, is_missing in (
+            ("rates", not device.rates),
+            ("memory bandwidth", math.isinf(device.memory_bandwidth)),
+        )
+        if is_missing
+    ]
+    if missing:
+        raise ProblemError(
+            f"device {device.name!r} has no {' and no '.join(missing)}, so its ops would take no "
+            "time: add rates = { float32 = 1e12 } (FLOP/s) and memory_bandwidth = 80e9 (bytes per "
+            "second) with its own figures, name a preset, or give measured costs"
         )
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from placewright.errors import PlanError
+from placewright.html_tables import html_card, html_table
+from placewright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,6 +103,20 @@ class Plan:
 
     def __hash__(self) -> int:
         return hash((self.device_names, self.placement.tobytes()))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        counts = np.bincount(self.placement, minlength=len(self.device_names))
+        staging = [NO_STAGING] * len(counts) if self.staging is None else self.staging.tolist()
+        rows = [
+            (name, f"{count:,}", "–" if buffer == NO_STAGING else format_bytes(buffer))
+            for name, count, buffer in zip(self.device_names, counts, staging, strict=True)
+        ]
+        fused = 0 if self.fusion is None else int((self.fusion >= 0).sum())
+        lines = ["ops run in graph order" if self.priority is None else "ops run by priority"]
+        lines += [f"{fused:,} ops are fused with others"] if fused else []
+        table = html_table(("device", "ops", "staging buffer"), rows)
+        return html_card(f"plan of {len(self):,} ops", lines, table)
 
     def __repr__(self) -> str:
         counts = np.bincount(self.placement, minlength=len(self.device_names))

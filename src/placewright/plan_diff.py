@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from placewright.html_tables import html_card, html_table
 from placewright.plan import NO_STAGING, Plan
 from placewright.result import Result
 
@@ -52,6 +53,29 @@ class PlanDiff:
             len(self.staging_changes),
         )
         return not any((*counts, *map(len, self.unshared_ops)))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        if self.is_empty:
+            return html_card("the plans are the same")
+        lines = [
+            f"{len(ops):,} ops are in the {which} plan alone"
+            for which, ops in zip(("first", "second"), self.unshared_ops, strict=True)
+            if ops
+        ]
+        if self.priority_changes:
+            lines.append(f"{self.priority_changes:,} ops have another priority")
+        if self.fusion_changes:
+            lines.append(f"{self.fusion_changes:,} ops are fused with others")
+        lines += [f"another staging buffer on {name}" for name, _, _ in self.staging_changes]
+        pairs = [(source, target, f"{ops:,}") for source, target, ops in self.device_pairs]
+        modules = [(name or "(none)", f"{ops:,}") for name, ops in self.modules(limit=20)]
+        tables = [
+            html_table(("from", "to", "ops moved"), pairs, text_columns=2),
+            html_table(("module", "ops moved"), modules, limit=20),
+        ]
+        title = f"{len(self.moves):,} of {self.shared_ops:,} ops are on another device"
+        return html_card(title, lines, *(tables if self.moves else ()))
 
     @property
     def device_pairs(self) -> list[tuple[str, str, int]]:

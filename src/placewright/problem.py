@@ -13,8 +13,9 @@ from placewright.cluster import Cluster
 from placewright.costs import CostModel, Roofline
 from placewright.errors import ProblemError, nearest
 from placewright.graph import INPUT, Graph
+from placewright.html_tables import html_card, html_table
 from placewright.problem_arrays import Arrays, pack
-from placewright.units import parse_bytes
+from placewright.units import UNLIMITED, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,6 +120,34 @@ class Problem:
             objective=objective,
             overlap=overlap,
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        limits = self.constraints.limits
+        rows = [
+            (
+                device.name,
+                device.model,
+                _memory_text(device.memory),
+                _memory_text(limits[device.name]) if device.name in limits else "–",
+                format_bytes(device.reserve),
+            )
+            for device in self.cluster.devices
+        ]
+        constraints = [
+            f"{len(values):,} {noun}"
+            for values, noun in (
+                (self.constraints.pins, "pins"),
+                (self.constraints.forbid, "forbidden"),
+                (self.constraints.colocate, "colocated"),
+            )
+            if values
+        ]
+        ops = f"{len(self.graph):,} ops, {len(self.cluster):,} devices"
+        lines = [f"{ops}; objective: {self.objective}; order of ops: {self.discipline}"]
+        lines += [f"constraints: {', '.join(constraints)}"] if constraints else []
+        table = html_table(("device", "model", "memory", "limit", "reserve"), rows, text_columns=2)
+        return html_card(f"{self.graph.name} on {self.cluster.name}", lines, table)
 
     def __repr__(self) -> str:
         return f"Problem({self.graph!r}, {self.cluster!r}, {self.objective})"
@@ -242,6 +271,10 @@ class Problem:
             f"a constraint names op {pattern!r}, which the graph does not have: "
             f"{nearest(pattern, self.graph.position)}"
         )
+
+
+def _memory_text(size: int) -> str:
+    return "no limit" if size >= UNLIMITED else format_bytes(size)
 
 
 def _set_fields(instance: object, **values: object) -> None:

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from placewright.html_tables import html_card, html_table
+from placewright.units import UNLIMITED, format_bytes, format_percent, format_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -45,6 +48,7 @@ class Result:
         problem: The problem that was solved; a result from a file has none.
         timeline: The simulated step of the plan on that problem; likewise.
         interrupted: Whether the search was interrupted; the plan is the best until then.
+        notes: What a reader of the result should know, in one sentence each.
     """
 
     solver: str
@@ -65,6 +69,7 @@ class Result:
     problem: Problem | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
     interrupted: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def objective_value(self) -> float:
@@ -87,6 +92,39 @@ class Result:
         """Plans are compared by overflow, then by the objective."""
         return self.overflow, self.objective_value
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        value = self.objective_value
+        name = "step time" if self.objective == "step" else "period"
+        fits = "" if self.fits else f"does not fit: out of memory by {format_bytes(self.overflow)}"
+        bound = f"lower bound {format_seconds(self.bound)} ({self.bound_name})"
+        if self.fits:
+            bound += (
+                ": this plan is provably optimal"
+                if abs(self.gap) <= PROVEN_GAP
+                else f": this plan is {format_percent(self.gap)} above"
+            )
+        effort = f"{self.evaluations:,} plans evaluated in {format_seconds(self.seconds)}"
+        interrupted = "interrupted: this is the best plan so far" if self.interrupted else ""
+        lines = (fits, bound if self.bound > 0 else "", effort, interrupted)
+        rows = [
+            (
+                use.name,
+                f"{use.ops:,}",
+                format_seconds(use.busy),
+                format_percent(use.busy / value if value else 0.0),
+                format_bytes(use.peak),
+                "no limit" if use.limit >= UNLIMITED else format_bytes(use.limit),
+            )
+            for use in self.devices
+        ]
+        columns = ("device", "ops", "busy", f"of {name}", "peak memory", "usable")
+        return html_card(
+            f"{name} {format_seconds(value)} by {self.solver}",
+            filter(None, lines),
+            html_table(columns, rows),
+        )
+
     def __str__(self) -> str:
         objective_name = "step time" if self.objective == "step" else "period"
         fits = "fits" if self.fits else f"{self.overflow / 2**30:.2f} GiB over"
@@ -100,4 +138,4 @@ class Result:
             f"peak {use.peak / 2**30:8.3f} of {use.limit / 2**30:.3f} GiB"
             for use in self.devices
         ]
-        return "\n".join([summary, *rows])
+        return "\n".join([summary, *rows, *(f"  {note}" for note in self.notes)])

@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from placewright.html_tables import (
+    OP_COLOUR,
+    TRANSFER_COLOUR,
+    html_card,
+    html_lanes,
+    html_table,
+)
+from placewright.units import format_bytes, format_percent, format_seconds
+
 if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem_arrays import Arrays
@@ -15,6 +24,9 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int32]
 Bytes = NDArray[np.int64]
 Seconds = NDArray[np.float64]
+
+MAX_LANES = 16  # devices, and links, that a notebook's chart shows
+_CHART_STEPS = 500  # a gap of less than this part of the step is not drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +115,45 @@ class Timeline:
         sizes, streamed = a.sizes[rows[0]], rows[2] >= 0
         return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        names, total = self.plan.device_names, max(self.step_time, 1e-30)
+        lanes = [
+            (name, OP_COLOUR, _busy_intervals(self.start[ops], self.end[ops], total))
+            for device, name in enumerate(names[:MAX_LANES])
+            for ops in [(self.plan.placement == device) & (self.end > self.start)]
+        ]
+        pairs = zip(self.transfers.source.tolist(), self.transfers.target.tolist(), strict=True)
+        for source, target in list(dict.fromkeys(pairs))[:MAX_LANES]:
+            rows = (self.transfers.source == source) & (self.transfers.target == target)
+            intervals = _busy_intervals(self.transfers.start[rows], self.transfers.end[rows], total)
+            lanes.append((f"{names[source]}→{names[target]}", TRANSFER_COLOUR, intervals))
+        memory = zip(names, self.busy.tolist(), self.peak.tolist(), strict=True)
+        table = html_table(
+            ("device", "busy", "of step time", "peak memory"),
+            [
+                (name, format_seconds(busy), format_percent(busy / total), format_bytes(peak))
+                for name, busy, peak in memory
+            ],
+        )
+        fits = "fits" if self.fits else f"out of memory by {format_bytes(self.overflow)}"
+        line = f"period {format_seconds(self.period)}, {len(self.transfers):,} transfers, {fits}"
+        title = f"step time {format_seconds(self.step_time)}"
+        return html_card(title, [line], html_lanes(lanes), table)
+
     def __repr__(self) -> str:
         return (
             f"Timeline({self.step_time:.6g} s, {len(self.transfers):,} transfers, fits={self.fits})"
         )
+
+
+def _busy_intervals(start: Seconds, end: Seconds, total: float) -> list[tuple[float, float]]:
+    """Intervals as shares of the whole, those next to each other as one."""
+    merged: list[tuple[float, float]] = []
+    order = np.argsort(start, kind="stable")
+    for begin, finish in zip((start[order] / total), (end[order] / total), strict=True):
+        if merged and begin - merged[-1][1] < 1 / _CHART_STEPS:
+            merged[-1] = merged[-1][0], max(merged[-1][1], float(finish))
+        else:
+            merged.append((float(begin), float(finish)))
+    return merged

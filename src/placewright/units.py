@@ -9,6 +9,7 @@ from fractions import Fraction
 from placewright.errors import ConfigError
 
 MAX_SECONDS = 1e18  # of one op, launch or transfer: 30 billion years, so that sums stay finite
+MINUS = "−"
 UNLIMITED = 2**60  # bytes: a device that has more counts as having no limit
 
 _BYTES: dict[str, int] = {"b": 1} | {
@@ -79,7 +80,15 @@ def format_percent(share: float, decimal_below: float = 1.0) -> str:
     """
     if share == float("inf"):
         return "–"
-    return f"{share * 100:,.{1 if share < decimal_below else 0}f} %"
+    rounded = round(share, 3)  # as printed with a decimal, so that 99.99 % becomes 100 %
+    text = f"{share * 100:,.{1 if abs(rounded) < decimal_below else 0}f}"
+    return f"{'0.0' if text == '-0.0' else text.replace('-', MINUS)} %"
+
+
+def format_change(share: float) -> str:
+    """A relative change as a percentage with its sign: `+3.72 %`, `−0.40 %`."""
+    text = f"{share * 100:+,.2f}"
+    return f"{'0.00' if text in ('-0.00', '+0.00') else text.replace('-', MINUS)} %"
 
 
 def _format_scaled(value: float, base: int, units: tuple[str, ...]) -> str:

@@ -95,7 +95,7 @@ def _cluster(rng: np.random.Generator) -> Cluster:
             "cpu" if at == count - 1 and rng.random() < 0.6 else "gpu",
             memory=int(rng.integers(0, 60)),
             rates={"float32": float(rng.choice([1.0, 1.0, 2.0, 7.0]))},
-            memory_bandwidth=float(rng.choice([1.0, 3.0, np.inf])),
+            memory_bandwidth=float(rng.choice([1.0, 3.0, 1e30])),
             launch_overhead=float(rng.choice([0.0, 0.25, 1.0])),
             issuer=issuer if rng.random() < 0.7 else None,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placewright.cli import main
+from placewright.cli import main, progress
 from placewright.solvers import comparison, results
 
 
@@ -40,6 +40,8 @@ def run(capsys, monkeypatch, tmp_path):
     # Searches would go on for as long as people usually wait.
     monkeypatch.setattr(results, "DEFAULT_BUDGET", "0.2s")
     monkeypatch.setattr(comparison, "COMPARE_BUDGET", "0.2s")
+    # On a busy machine a command may take long enough for lines of progress.
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 3600.0)
 
     def command(*arguments: object) -> Ran:
         with pytest.raises(SystemExit) as exit_:

@@ -131,7 +131,22 @@ def test_the_methods_that_were_done_before_an_interruption_are_shown(run, monkey
 
 @pytest.mark.parametrize("objective", ["step", "period"])
 def test_the_best_is_best_by_the_objective(run, objective):
-    found = run("compare", "layered", *ON, "--objective", objective, "--json").data
+    options = ("--objective", objective, "--no-cautious", "--json")
+    found = run("compare", "layered", *ON, *options).data
     key = "step_time" if objective == "step" else "period"
     figures = {each["method"]: each[key] for each in found["methods"]}
     assert figures[found["best"]] == min(figures.values())
+
+
+def test_a_plan_that_gains_only_with_fast_hand_overs_is_not_the_best(run):
+    options = ("compare", "layered", *ON, "--objective", "period", "--methods", "single,cuts,auto")
+    ran = run(*options)
+    assert "* best by period, of plans whose gain survives slow hand-overs" in ran.out
+    bold, found = run(*options, "--no-cautious", "--json").data, run(*options, "--json").data
+    figures = {each["method"]: each["period"] for each in bold["methods"]}
+    assert figures[bold["best"]] == min(figures.values())
+    assert "criterion" not in bold
+    assert found["criterion"] == "period, of plans whose gain survives slow hand-overs"
+    notes = {each["method"]: each["notes"] for each in found["methods"]}
+    assert notes["auto"][0].startswith("a split predicted 1.")
+    assert notes["single"] == []

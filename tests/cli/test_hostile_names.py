@@ -29,7 +29,14 @@ def hostile(tmp_path):
         for at in range(6)
     )
     devices = tuple(
-        Device(f"{HOSTILE}d{at}", kind=HOSTILE, model=HOSTILE, memory=20, rates={"float32": 1e9})
+        Device(
+            f"{HOSTILE}d{at}",
+            kind=HOSTILE,
+            model=HOSTILE,
+            memory=20,
+            rates={"float32": 1e9},
+            memory_bandwidth=1e30,
+        )
         for at in range(2)
     )
     names = [device.name for device in devices]

@@ -8,6 +8,7 @@ import pytest
 
 import placewright as pw
 from placewright import presets, zoo
+from placewright.files.cluster import read_cluster
 
 
 def test_every_model_is_listed_with_its_size_and_arguments(run):
@@ -69,7 +70,7 @@ def test_a_model_that_needs_a_missing_package_is_listed_all_the_same(run, monkey
 
 
 def test_every_device_and_link_is_listed_with_its_source(run):
-    ran = run("clusters")
+    ran = run("clusters", "--sources")
     assert (ran.status, ran.err) == (0, "")
     lines = ran.out.splitlines()
     flat = " ".join(ran.out.split())
@@ -79,6 +80,42 @@ def test_every_device_and_link_is_listed_with_its_source(run):
     (p100,) = [line.split() for line in lines if line.startswith("P100 ")]
     assert p100[-8:] == ["GiB", "9.3", "T", "18.7", "T", "732", "8", "µs"]
     assert max(map(len, lines)) <= 80
+    assert "Sources" not in run("clusters").out
+
+
+def test_a_cluster_is_shown_with_its_devices_and_links(run):
+    ran = run("clusters", "2xA100-nvlink+cpu", "--sources")
+    assert (ran.status, ran.err) == (0, "")
+    rows = [line.split() for line in ran.out.splitlines()]
+    devices = [" ".join(row) for row in rows]
+    assert "gpu0 A100 gpu 40 GiB 39 GiB 19.5 T 312 T 1,555 5 µs" in devices
+    assert ["gpu0", "–", "270", "25"] in rows  # NVLink to gpu1, PCIe to the host
+    assert ["cpu", "25", "25", "–"] in rows
+    assert "A100: NVIDIA A100 data sheet (2021), A100-SXM4 40 GB" in ran.out
+    many = run("clusters", "2x(8xA100-nvlink+cpu)@25GbE")
+    assert "from \\ to" not in many.out  # too wide for a matrix
+    assert "and 110 more" in many.out
+
+
+def test_a_cluster_file_is_shown_with_what_it_lacks(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'placewright = "cluster"\nversion = 2\nname = "mine"\n'
+        '[[devices]]\nname = "gpu0"\npreset = "A100"\n'
+        '[[devices]]\nname = "host"\nkind = "cpu"\nmemory = "64 GiB"\n'
+        '[[links]]\nfrom = "gpu0"\nto = "host"\nboth = true\npreset = "pcie4"\n'
+    )
+    ran = run("clusters", str(tmp_path / "mine.toml"))
+    assert "host has no rates and no memory bandwidth: it needs measured costs" in ran.out
+    placed = run("place", "chain", "--on", str(tmp_path / "mine.toml"))
+    assert placed.status == 1
+    assert "device 'host' has no rates and no memory bandwidth" in placed.err
+    assert "its ops would take no time: add rates" in placed.err
+
+
+def test_a_cluster_as_json_is_a_cluster_file(run):
+    found = run("clusters", "2x4090+cpu", "--json").data
+    assert [device["model"] for device in found["devices"]] == ["RTX4090", "RTX4090", "cpu"]
+    assert read_cluster(found).fingerprint == pw.Cluster.parse("2x4090+cpu").fingerprint
 
 
 def test_clusters_as_json_are_in_seconds_and_bytes(run):

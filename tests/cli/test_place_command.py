@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_a_plan_that_does_not_fit_is_an_answer(run):
     # 16 weights of 352 MiB are 5.5 GiB; 2 GiB less 1 GiB of reserve may be used.
     assert "does not fit: out of memory on gpu0 by 4.5 GiB" in ran.out
     (row,) = [line for line in ran.out.splitlines() if line.startswith("gpu0") and "GiB" in line]
-    assert row.split()[-3:] == ["-4.5", "GiB", "no"]
+    assert row.split()[-3:] == ["−4.5", "GiB", "no"]
     found = run("place", "offload", "--on", "P100", "--limit", "2GiB", "--json").data
     assert found["fits"] is False
     assert found["overflow"] > 4 * 2**30
@@ -280,7 +281,8 @@ def test_the_answer_says_why(run, model, options, said):
 
 def test_names_with_markup_are_shown_as_they_are(run, tmp_path):
     links = {("[red]a", "b"): pw.Link(1e9), ("b", "[red]a"): pw.Link(1e9)}
-    places = (pw.Device("[red]a", memory=10**9), pw.Device("b", memory=10**9))
+    odd = pw.Device("[red]a", memory=10**9, rates={"float32": 1e9}, memory_bandwidth=1e9)
+    places = (odd, replace(odd, name="b"))
     pw.save(pw.Cluster("[bold]odd", places, links), tmp_path / "odd.json")
     ran = run("place", "diamond", "--on", "odd.json")
     assert ran.status == 0

@@ -44,7 +44,7 @@ def test_help_names_the_commands():
 
 
 def test_json_is_alone_on_stdout_and_stderr_is_empty():
-    ran = command("compare", "diamond", "--on", "2xP100+cpu", "--json")
+    ran = command("compare", "diamond", "--on", "2xP100+cpu", "--json", "-q")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert json.loads(ran.stdout)["best"]
 
@@ -62,7 +62,7 @@ def test_tables_have_no_colours_outside_a_terminal():
 
 def test_a_stream_that_knows_no_greek_stops_nothing():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    ran = command("place", "diamond", "--on", "2xP100+cpu", env=environment)
+    ran = command("-q", "place", "diamond", "--on", "2xP100+cpu", env=environment)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "\\xb5s" in ran.stdout
 
@@ -98,7 +98,7 @@ def test_a_full_disk_is_told_in_a_line():
 @pytest.mark.skipif(os.name != "posix", reason="closes a stream as a POSIX shell does")
 @pytest.mark.parametrize("stream", [1, 2])
 def test_a_closed_stream_stops_nothing(stream):
-    words = f"{sys.executable} -m placewright place diamond --on 2xP100 {stream}>&-"
+    words = f"{sys.executable} -m placewright -q place diamond --on 2xP100 {stream}>&-"
     ran = subprocess.run(["sh", "-c", words], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert bool(ran.stdout) == (stream == 2)
@@ -135,7 +135,8 @@ def test_control_c_keeps_the_best_plan_and_exits_with_130(tmp_path):
         "            pass\n"
         "pw.solvers.METHODS['random'] = Slow\n"
         "from placewright.cli import main\n"
-        "main(['place', 'layered', '--on', '2xP100', '--method', 'random', '-o', 'plan.json'])\n"
+        "words = '-q place layered --on 2xP100 --method random -o plan.json'\n"
+        "main(words.split())\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60

@@ -1,4 +1,4 @@
-"""Progress: a bar with the best time so far, on a terminal alone, and only when it takes long."""
+"""Progress: a bar with the best time so far on a terminal, and only when it takes long."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_of_several_methods_the_bar_is_shared():
         assert progress.fraction == (2 + 1 / 2) / 4
 
 
-def test_nothing_is_shown_without_a_terminal():
+def test_no_bar_is_shown_without_a_terminal():
     stream = io.StringIO()
-    with Progress("reading", stream, delay=0.0) as progress:  # no thread is started at all
+    with Progress("reading", stream, delay=0.0, interval=3600.0) as progress:
         progress.watch("heft")(search())
     assert stream.getvalue() == ""
 

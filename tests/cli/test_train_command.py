@@ -216,7 +216,7 @@ def test_the_names_of_release_0_1_are_read_with_a_warning(run):
 
 
 def test_help_names_every_recipe():
-    from placewright.cli.commands.train import RECIPE_NAMES
+    from placewright.cli.names import RECIPE_NAMES
     from placewright.training import RECIPES
 
     assert tuple(RECIPES) == RECIPE_NAMES

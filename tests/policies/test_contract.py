@@ -84,7 +84,10 @@ def eight(links: float = 1.0) -> Problem:
             source = 0 if at == 0 else len(ops) - 1
             ops.append(Op(f"{chain}.{at}", flops=5 + chain, outputs=(1,), inputs=((source, 0),)))
     ops.append(Op("last", flops=1, outputs=(1,), inputs=((3, 0), (6, 0))))
-    devices = tuple(Device(f"gpu{d}", "gpu", memory=1000, rates={"float32": 1.0}) for d in range(2))
+    devices = tuple(
+        Device(f"gpu{d}", "gpu", memory=1000, rates={"float32": 1.0}, memory_bandwidth=1e30)
+        for d in range(2)
+    )
     wires = {("gpu0", "gpu1"): Link(links), ("gpu1", "gpu0"): Link(links)}
     return Problem(Graph("eight", tuple(ops)), Cluster("two", devices, wires), Roofline(1, 1))
 
@@ -270,7 +273,7 @@ def test_damaged_and_mixed_up_files_are_refused(policy, tmp_path):
 
 def test_a_policy_for_other_devices_says_so(policy):
     problem = eight()
-    third = Device("gpu2", "gpu", memory=1000, rates={"float32": 1.0})
+    third = Device("gpu2", "gpu", memory=1000, rates={"float32": 1.0}, memory_bandwidth=1e30)
     names = ["gpu0", "gpu1", "gpu2"]
     links = {(a, b): Link(1.0) for a in names for b in names if a != b}
     cluster = Cluster("three", (*problem.cluster.devices, third), links)

@@ -82,5 +82,5 @@ def test_the_least_busy_channels_are_shown_on_request(save_tab, build_content):
     every = tab.get("placewright.data.step(0).lanes.filter(l => l.kind === 'channel').length")
     assert every > 12
     assert tab.get(rows) == 12
-    tab.page.get_by_label("All channels").check()
+    tab.page.get_by_label("All lanes").check()
     assert tab.get(rows) == every

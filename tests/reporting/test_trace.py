@@ -234,7 +234,7 @@ def test_memory_is_counted_against_its_limit_to_the_end_of_the_step(interrupted)
 
 def test_memory_without_a_limit_has_no_line_for_one(interrupted):
     problem, plan = interrupted
-    host = Device("cpu", "cpu", memory=2**62, rates={"float32": 1.0})
+    host = Device("cpu", "cpu", memory=2**62, rates={"float32": 1.0}, memory_bandwidth=1e30)
     cluster = Cluster("open", (problem.cluster.devices[0], host), problem.cluster.links)
     problem = Problem(problem.graph, cluster, problem.costs)
     trace = chrome_trace(problem, simulate(problem, plan))
@@ -281,7 +281,9 @@ def test_short_ops_on_odd_nanoseconds_do_not_overlap():
     ops = tuple(
         Op(f"op{at}", flops=1001, inputs=((at - 1, 0),) if at else ()) for at in range(count)
     )
-    cluster = Cluster("one", (Device("gpu0", memory=10, rates={"float32": 1e9}),), {})
+    cluster = Cluster(
+        "one", (Device("gpu0", memory=10, rates={"float32": 1e9}, memory_bandwidth=1e30),), {}
+    )
     problem = Problem(Graph("short", ops), cluster, Roofline(compute=1, memory=1))
     trace = chrome_trace(problem, simulate(problem, Plan.of(problem, np.zeros(count))))
     check(trace)
@@ -338,7 +340,10 @@ def test_the_checks_of_this_file_can_fail(interrupted):
 
 def test_a_link_of_no_length_makes_instants_without_arrows(one_device, exact):
     free = Link(float("inf"))
-    places = one_device.devices[0], Device("gpu1", memory=1000, rates={"float32": 1.0})
+    places = (
+        one_device.devices[0],
+        Device("gpu1", memory=1000, rates={"float32": 1.0}, memory_bandwidth=1e30),
+    )
     cluster = Cluster("free", places, {("gpu0", "gpu1"): free, ("gpu1", "gpu0"): free})
     graph = Graph("two", (Op("a", flops=1, outputs=(4,)), Op("b", flops=1, inputs=((0, 0),))))
     problem = Problem(graph, cluster, exact)

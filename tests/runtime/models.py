@@ -19,7 +19,8 @@ nn = torch.nn
 def workers(count: int = 2, kind: str = "cpu") -> Cluster:
     """Equal workers, all of which can reach each other."""
     devices = tuple(
-        Device(f"{kind}{at}", kind, memory=2**30, rates={"float32": 1e9}) for at in range(count)
+        Device(f"{kind}{at}", kind, memory=2**30, rates={"float32": 1e9}, memory_bandwidth=1e30)
+        for at in range(count)
     )
     names = [device.name for device in devices]
     return Cluster("workers", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
@@ -27,15 +28,24 @@ def workers(count: int = 2, kind: str = "cpu") -> Cluster:
 
 def machine(gpus: int = 2) -> Cluster:
     """A host and GPUs."""
-    host = Device("cpu", "cpu", memory=2**30, rates={"float32": 1e9})
-    devices = (host, *(Device(f"gpu{at}", memory=2**30) for at in range(gpus)))
+    host = Device("cpu", "cpu", memory=2**30, rates={"float32": 1e9}, memory_bandwidth=1e30)
+    devices = (
+        host,
+        *(
+            Device(f"gpu{at}", memory=2**30, rates={"float32": 1e9}, memory_bandwidth=1e30)
+            for at in range(gpus)
+        ),
+    )
     names = [device.name for device in devices]
     return Cluster("machine", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
 
 
 def streams_of_one() -> Cluster:
     """Two streams of one GPU."""
-    devices = tuple(Device(f"gpu0.{at}", memory=2**30) for at in range(2))
+    devices = tuple(
+        Device(f"gpu0.{at}", memory=2**30, rates={"float32": 1e9}, memory_bandwidth=1e30)
+        for at in range(2)
+    )
     pairs = [("gpu0.0", "gpu0.1"), ("gpu0.1", "gpu0.0")]
     return Cluster("streams", devices, {pair: Link(1e9) for pair in pairs})
 

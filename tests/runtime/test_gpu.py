@@ -31,8 +31,14 @@ def _exact():
 
 def machine(*names: str) -> Cluster:
     """The host and streams of the GPU."""
-    host = Device("cpu", "cpu", memory=2**36, rates={"float32": 1e12})
-    devices = (host, *(Device(name, memory=2**36, rates={"float32": 1e13}) for name in names))
+    host = Device("cpu", "cpu", memory=2**36, rates={"float32": 1e12}, memory_bandwidth=1e30)
+    devices = (
+        host,
+        *(
+            Device(name, memory=2**36, rates={"float32": 1e13}, memory_bandwidth=1e30)
+            for name in names
+        ),
+    )
     every = [device.name for device in devices]
     return Cluster("here", devices, {(a, b): Link(5e10) for a in every for b in every if a != b})
 

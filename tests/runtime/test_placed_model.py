@@ -212,7 +212,11 @@ def test_plans_of_other_models_and_missing_devices_are_refused():
     with pytest.raises(PlanError, match="another model"):
         pw.apply(split(problem), other)
     if not torch.cuda.is_available():
-        gpus = pw.Cluster("gpus", (pw.Device("gpu0", memory=2**30, rates={"float32": 1e9}),), {})
+        gpus = pw.Cluster(
+            "gpus",
+            (pw.Device("gpu0", memory=2**30, rates={"float32": 1e9}, memory_bandwidth=1e30),),
+            {},
+        )
         there = pw.Problem(problem.graph, gpus)
         plan = Plan.of(there, np.zeros(len(problem.graph), dtype=int))
         with pytest.raises(ExecutionError, match="has none"):

@@ -47,7 +47,9 @@ PAPER_EDGES = {  # (task, task): communication
 def linked(*names: str, memory: int = 10**6) -> Cluster:
     """Equal GPUs of 1 FLOP a second, linked at 1 byte a second."""
     links = {(one, two): Link(1) for one in names for two in names if one != two}
-    devices = (Device(name, memory=memory, rates={"float32": 1.0}) for name in names)
+    devices = (
+        Device(name, memory=memory, rates={"float32": 1.0}, memory_bandwidth=1e30) for name in names
+    )
     return Cluster("linked", tuple(devices), links)
 
 
@@ -230,8 +232,8 @@ def test_m_etf_starts_whatever_can_start_first(exact: Roofline, diamond: Graph) 
 def test_m_etf_counts_what_an_op_loses_on_a_slow_device(exact: Roofline) -> None:
     # Two ops of 10 FLOPs at 10 and 1 a second: one after the other on the fast device (2 s) is
     # better than at once (10 s), though the slow one is free at once.
-    fast = Device("fast", memory=100, rates={"float32": 10.0})
-    slow = Device("slow", memory=100, rates={"float32": 1.0})
+    fast = Device("fast", memory=100, rates={"float32": 10.0}, memory_bandwidth=1e30)
+    slow = Device("slow", memory=100, rates={"float32": 1.0}, memory_bandwidth=1e30)
     cluster = Cluster("mixed", (slow, fast), {("fast", "slow"): Link(1), ("slow", "fast"): Link(1)})
     graph = Graph("pair", (Op("one", flops=10), Op("two", flops=10)))
     assert m_etf.schedule(Problem(graph, cluster, exact)).device.tolist() == [1, 1]

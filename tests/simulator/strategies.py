@@ -173,8 +173,9 @@ def fusible_problems(draw: st.DrawFn, most: int = 12) -> Problem:
     if draw(st.booleans()):
         return replace(problem, graph=graph)
     rates = st.sampled_from([1.0, 3.0, float("inf")])
+    bandwidths = st.sampled_from([1.0, 3.0, 1e300])
     devices = tuple(
-        replace(device, rates={"float32": draw(rates)}, memory_bandwidth=draw(rates))
+        replace(device, rates={"float32": draw(rates)}, memory_bandwidth=draw(bandwidths))
         for device in problem.cluster.devices
     )
     cluster = replace(problem.cluster, devices=devices)

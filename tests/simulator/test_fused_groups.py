@@ -163,7 +163,7 @@ def memory_bound(rng: np.random.Generator, ops: int = 40) -> Problem:
                 aliases=((0, int(rng.integers(len(inputs)))),) if in_place else (),
             )
         )
-    device = Device("d0", memory=10**9, memory_bandwidth=3.0, launch_overhead=0.5)
+    device = Device("d0", "gpu", "", 10**9, 0, {"float32": 1e30}, 3.0, 0.5)
     devices = (device, replace(device, name="d1", memory_bandwidth=7.0))
     links = {("d0", "d1"): Link(5.0, 0.25), ("d1", "d0"): Link(4.0)}
     outputs = ((ops - 1, 0),) if rng.random() < 0.5 else None  # then what nobody reads is lost

@@ -12,7 +12,8 @@ from placewright.simulator.published import placeto_seconds
 def problem(*ops: Op, devices: int = 2) -> Problem:
     """Devices that do 10⁶ FLOPs a second, so that an op of 100 FLOPs takes 100 µs."""
     made = [
-        Device(f"gpu{at}", "gpu", memory=10**9, rates={"float32": 1e6}) for at in range(devices)
+        Device(f"gpu{at}", "gpu", memory=10**9, rates={"float32": 1e6}, memory_bandwidth=1e30)
+        for at in range(devices)
     ]
     names = [each.name for each in made]
     links = {(one, other): Link(1e9) for one in names for other in names if one != other}

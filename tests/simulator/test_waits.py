@@ -81,8 +81,20 @@ def test_an_op_waits_for_the_thread_that_launches_it():
     # a runs from 0 and b, once a is launched, from 0.25 s; both end at 1 s. Then c is launched
     # until 1.25 s, and d by the same thread after it.
     devices = (
-        Device("d0", rates={"float32": 1.0}, launch_overhead=0.25, issuer="thread"),
-        Device("d1", rates={"float32": 1.0}, launch_overhead=0.0, issuer="thread"),
+        Device(
+            "d0",
+            rates={"float32": 1.0},
+            memory_bandwidth=1e30,
+            launch_overhead=0.25,
+            issuer="thread",
+        ),
+        Device(
+            "d1",
+            rates={"float32": 1.0},
+            memory_bandwidth=1e30,
+            launch_overhead=0.0,
+            issuer="thread",
+        ),
     )
     link = Link(1.0)
     cluster = Cluster("two", devices, {("d0", "d1"): link, ("d1", "d0"): link})

@@ -73,6 +73,7 @@ def even_cluster(
             "cpu" if host and at == len(speeds) - 1 else "gpu",
             memory=UNLIMITED if host and at == len(speeds) - 1 else memory,
             rates={"float32": speed},
+            memory_bandwidth=1e30,
         )
         for at, speed in enumerate(speeds)
     )

@@ -50,6 +50,7 @@ def random_cluster(rng: np.random.Generator, devices: int) -> Cluster:
             "cpu" if at == devices - 1 else "gpu",
             memory=int(rng.integers(5, 80)),
             rates={"float32": float(rng.choice([1.0, 1.0, 2.0, 7.0]))},
+            memory_bandwidth=1e30,
             launch_overhead=float(rng.choice([0.0, 0.5])),
             issuer=issuer,
         )

@@ -27,6 +27,7 @@ from placewright import (
 )
 from placewright.errors import ConfigError
 from placewright.solvers import HEFT, Auto, Baselines, CPoP, Search, Stop
+from placewright.solvers.pessimistic_costs import PessimisticCosts
 from placewright.solvers.searches.annealing import elite_plans
 from placewright.zoo import load
 
@@ -83,10 +84,15 @@ def test_the_same_seed_and_evaluations_give_the_same_plan(seed, objective):
 def test_it_is_no_worse_than_the_baselines_and_fits_if_they_do(seed, objective):
     problem = any_problem(seed, objective=objective, ops=14)
     baselines = solve(problem, Baselines())
-    result = solve(problem, Auto(exact=False), MaxEvaluations(baselines.evaluations + 20_000))
+    stop = MaxEvaluations(baselines.evaluations + 20_000)
+    result = solve(problem, Auto(exact=False), stop, cautious=False)
     assert result.overflow <= baselines.overflow
     if baselines.fits:
         assert result.bound <= result.objective_value <= baselines.objective_value
+    costs = PessimisticCosts.of(problem)
+    if costs is not None:  # by the rule of the cautious choice, too
+        chosen = solve(problem, Auto(exact=False), stop)
+        assert costs.rank(chosen) <= costs.rank(baselines)
 
 
 def test_it_ends_when_the_bound_is_reached():
@@ -191,7 +197,7 @@ def fits_in_one_order() -> Problem:
         Op("b", flops=1, outputs=(0,), workspace=5),
         Op("c", flops=1, outputs=(0,), inputs=((0, 0),)),
     )
-    device = Device("gpu0", memory=8, rates={"float32": 1.0})
+    device = Device("gpu0", memory=8, rates={"float32": 1.0}, memory_bandwidth=1e30)
     cluster = Cluster("one", (device,), {})
     return Problem(Graph("order", ops), cluster, Roofline(compute=1), objective="period")
 
@@ -203,7 +209,10 @@ def fits_with_parted_weights(objective: str) -> Problem:
         Op("w1", "weight", outputs=(1,), resident=6),
         Op("op", flops=1, outputs=(0,), inputs=((0, 0), (1, 0))),
     )
-    devices = tuple(Device(f"gpu{at}", memory=9, rates={"float32": 1.0}) for at in range(2))
+    devices = tuple(
+        Device(f"gpu{at}", memory=9, rates={"float32": 1.0}, memory_bandwidth=1e30)
+        for at in range(2)
+    )
     links = {pair: Link(1.0) for pair in (("gpu0", "gpu1"), ("gpu1", "gpu0"))}
     return Problem(
         Graph("two weights", ops),

@@ -31,11 +31,11 @@ def linked(*devices: Device, bandwidth: float = 1.0) -> Cluster:
 
 
 def gpu(name: str, memory: int = 1000, rate: float = 1.0) -> Device:
-    return Device(name, memory=memory, rates={"float32": rate})
+    return Device(name, memory=memory, rates={"float32": rate}, memory_bandwidth=1e30)
 
 
 def host(memory: int = 10**6) -> Device:
-    return Device("cpu", "cpu", memory=memory, rates={"float32": 0.1})
+    return Device("cpu", "cpu", memory=memory, rates={"float32": 0.1}, memory_bandwidth=1e30)
 
 
 def chain_of(*flops: float, resident: int = 0) -> Graph:

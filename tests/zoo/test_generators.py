@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -196,7 +197,8 @@ WRITTEN = [name for name, entry in zoo.ENTRIES.items() if entry.network is None]
 
 
 def test_every_network_makes_a_problem():
-    devices = (Device("gpu", memory=2**40), Device("cpu", "cpu", memory=2**40))
+    gpu = Device("gpu", memory=2**40, rates={"float32": 1e12}, memory_bandwidth=1e11)
+    devices = (gpu, replace(gpu, name="cpu", kind="cpu"))
     links = {("gpu", "cpu"): Link(1e10), ("cpu", "gpu"): Link(1e10)}
     for name in WRITTEN:
         a = Problem(zoo.load(name), Cluster("two", devices, links)).arrays

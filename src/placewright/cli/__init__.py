@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from placewright.cli.renamed_options import replace_old_options
 
         try:
-            app(replace_old_options(sys.argv[1:] if arguments is None else arguments))
+            words = sys.argv[1:] if arguments is None else arguments
+            app(replace_old_options(words), prog_name="placewright")
         finally:
             if sys.stdout is not None:  # None: it is closed
                 sys.stdout.flush()  # here, where a closed pipe can be told apart

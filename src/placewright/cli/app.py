@@ -1,11 +1,11 @@
 """The Typer application: registers every command."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from placewright.cli.command_classes import MAX_WIDTH, PanelCommand, PanelGroup
 from placewright.cli.commands.clusters import list_clusters
 from placewright.cli.commands.compare import compare_methods
 from placewright.cli.commands.diff import diff_plans
@@ -18,28 +18,43 @@ from placewright.cli.commands.profile import profile_machine
 from placewright.cli.commands.report import report_results
 from placewright.cli.commands.simulate import simulate_plan
 from placewright.cli.commands.train import train_policy
+from placewright.cli.general_options import (
+    META_KEY,
+    Config,
+    LogLevelOption,
+    Quiet,
+    Verbose,
+    with_general_options,
+)
 
 # Without markup the help comes from typer alone, in a third of the time that rich takes to load.
 app = typer.Typer(
     name="placewright",
+    cls=PanelGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
 )
-app.command("place", short_help="Find a plan.")(place_model)
-app.command("compare", short_help="Show every method side by side.")(compare_methods)
-app.command("simulate", short_help="Evaluate an existing plan.")(simulate_plan)
-app.command("execute", short_help="Run a plan on this machine.")(execute_plan)
-app.command("report", short_help="Show saved results on one page.")(report_results)
-app.command("diff", short_help="Show what differs between two plans.")(diff_plans)
-app.command("explain", short_help="Show what moving an op would do.")(explain_plan)
-app.command("export", short_help="Write a plan for another runtime.")(export_plan)
-app.command("train", short_help="Train a policy that places a network.")(train_policy)
-app.command("profile", short_help="Measure this machine, and a model on it.")(profile_machine)
-app.command("models", short_help="List the built-in models.")(list_models)
-app.command("clusters", short_help="List devices and links of clusters.")(list_clusters)
+_PLANS, _POLICIES, _NAMES = "Plans", "Policies and machines", "Names"
+_COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
+    ("place", "Find a plan.", place_model, _PLANS),
+    ("compare", "Show every method side by side.", compare_methods, _PLANS),
+    ("simulate", "Evaluate an existing plan.", simulate_plan, _PLANS),
+    ("execute", "Run a plan on this machine.", execute_plan, _PLANS),
+    ("report", "Show saved results on one page.", report_results, _PLANS),
+    ("diff", "Show what differs between two plans.", diff_plans, _PLANS),
+    ("explain", "Show what moving an op would do.", explain_plan, _PLANS),
+    ("export", "Write a plan for another runtime.", export_plan, _PLANS),
+    ("train", "Train a policy that places a network.", train_policy, _POLICIES),
+    ("profile", "Measure this machine, and a model on it.", profile_machine, _POLICIES),
+    ("models", "List the built-in models.", list_models, _NAMES),
+    ("clusters", "List devices and links of clusters.", list_clusters, _NAMES),
+)
+for _name, _help, _command, _panel in _COMMANDS:
+    app.command(_name, cls=PanelCommand, short_help=_help, rich_help_panel=_panel)(
+        with_general_options(_command)
+    )
 
 
 def _print_version(requested: bool) -> None:
@@ -52,17 +67,30 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def root_command(
+    context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "-V", "--version", callback=_print_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    log_level: LogLevelOption = None,
+    config: Config = None,
 ) -> None:
     """Find the fastest placement of a neural network on a set of devices.
 
     \b
-    placewright models                                   built-in models
-    placewright clusters                                 devices and links
-    placewright compare branches --on 2xP100+cpu         every method, side by side
+    placewright models                             built-in models
+    placewright clusters                           devices and links
+    placewright compare branches --on 2xP100+cpu   every method, side by side
     placewright place branches --on 2xP100+cpu -o plan.json --report report.html
     placewright simulate branches --on 2xP100+cpu --plan plan.json
     """
+    context.meta[META_KEY] = {
+        "verbose": verbose,
+        "quiet": quiet,
+        "log_level": log_level,
+        "config": config,
+    }

@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from placewright.cli import panels
+from placewright.cli.completion import complete_cluster, complete_model
+
 
 class ObjectiveChoice(StrEnum):
     """What is minimised."""
@@ -33,11 +36,17 @@ Model = Annotated[
         help="A built-in model (`placewright models`); a graph, problem or workload file; "
         "model.py:build; an ONNX file; a TensorFlow GraphDef or SavedModel.",
         show_default=False,
+        autocompletion=complete_model,
     ),
 ]
 TrainingModel = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="The model to place, as in `place`.", show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help="The model to place, as in `place`.",
+        show_default=False,
+        autocompletion=complete_model,
+    ),
 ]
 PlanModel = Annotated[
     str | None,
@@ -45,6 +54,8 @@ PlanModel = Annotated[
         "--model",
         metavar="MODEL",
         help="The model that the plan was made for, if the file does not name it.",
+        autocompletion=complete_model,
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 On = Annotated[
@@ -52,8 +63,11 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="CLUSTER",
-        help="A cluster such as 2xP100+cpu, a cluster file, or here: this machine, measured once. "
-        "Optional for workload and problem files, which include one.",
+        help="A cluster such as 2xP100+cpu or, quoted, 'MyGPU(24GB,82TF,1008GB/s)+cpu'; a cluster "
+        "file; or here: this machine, measured once. Optional for workload and problem files, "
+        "which include one.",
+        autocompletion=complete_cluster,
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 ObjectiveOption = Annotated[
@@ -62,6 +76,7 @@ ObjectiveOption = Annotated[
         "--objective",
         help="Minimise the time of one step, or the period: the time per step of pipelined steps. "
         "[default: step]",
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 DisciplineOption = Annotated[
@@ -70,11 +85,17 @@ DisciplineOption = Annotated[
         "--discipline",
         help="Execution order: a device runs its ops in the plan's order, or whichever is ready. "
         "[default: in-order]",
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 Devices = Annotated[
     str | None,
-    typer.Option("--devices", metavar="NAMES", help="Restrict to these devices, e.g. gpu0,cpu."),
+    typer.Option(
+        "--devices",
+        metavar="NAMES",
+        help="Restrict to these devices, e.g. gpu0,cpu.",
+        rich_help_panel=panels.PROBLEM,
+    ),
 ]
 Reserve = Annotated[
     list[str] | None,
@@ -82,6 +103,7 @@ Reserve = Annotated[
         "--reserve",
         metavar="SIZE",
         help="Memory to reserve: 2GiB on every GPU, or gpu0=2GiB. Presets reserve 1 GiB per GPU.",
+        rich_help_panel=panels.CONSTRAINTS,
     ),
 ]
 Limit = Annotated[
@@ -90,19 +112,35 @@ Limit = Annotated[
         "--limit",
         metavar="SIZE",
         help="Memory limit, reserve included: 8GiB on every GPU, or gpu0=8GiB.",
+        rich_help_panel=panels.CONSTRAINTS,
     ),
 ]
 Pin = Annotated[
     list[str] | None,
-    typer.Option("--pin", metavar="OPS=DEVICE", help="Keep ops on a device: 'blocks.0.*=gpu0'."),
+    typer.Option(
+        "--pin",
+        metavar="OPS=DEVICE",
+        help="Keep ops on a device: 'blocks.0.*=gpu0'.",
+        rich_help_panel=panels.CONSTRAINTS,
+    ),
 ]
 Forbid = Annotated[
     list[str] | None,
-    typer.Option("--forbid", metavar="OPS=DEVICES", help="Keep ops off devices: '*.norm=cpu'."),
+    typer.Option(
+        "--forbid",
+        metavar="OPS=DEVICES",
+        help="Keep ops off devices: '*.norm=cpu'.",
+        rich_help_panel=panels.CONSTRAINTS,
+    ),
 ]
 Colocate = Annotated[
     list[str] | None,
-    typer.Option("--colocate", metavar="OPS,OPS", help="Keep ops together: 'embed,head.*'."),
+    typer.Option(
+        "--colocate",
+        metavar="OPS,OPS",
+        help="Keep ops together: 'embed,head.*'.",
+        rich_help_panel=panels.CONSTRAINTS,
+    ),
 ]
 Costs = Annotated[
     Path | None,
@@ -110,11 +148,16 @@ Costs = Annotated[
         "--costs",
         metavar="FILE",
         help="A table of measured op times, or a roofline; here: measure the ops on this machine.",
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 Training = Annotated[
     bool,
-    typer.Option("--training", help="(model.py only) Place a training step, not one call."),
+    typer.Option(
+        "--training",
+        help="(model.py only) Place a training step, not one call.",
+        rich_help_panel=panels.PROBLEM,
+    ),
 ]
 Optimizer = Annotated[
     str | None,
@@ -122,6 +165,7 @@ Optimizer = Annotated[
         "--optimizer",
         metavar="NAME",
         help="(with --training) sgd, momentum or adam. [default: sgd]",
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 Dims = Annotated[
@@ -130,6 +174,7 @@ Dims = Annotated[
         "--dims",
         metavar="NAME=SIZE",
         help="A symbolic dimension of a model file (batch=8), or an input's shape (x=8x224).",
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 Budget = Annotated[
@@ -138,35 +183,64 @@ Budget = Annotated[
         "--budget",
         metavar="TIME",
         help="Time budget per method: 5s, 5 min. [default: 30s to place, 10s each to compare]",
+        rich_help_panel=panels.SEARCH,
     ),
 ]
 Evaluations = Annotated[
     int | None,
-    typer.Option("--evaluations", metavar="N", min=1, help="Stop after N evaluated plans."),
+    typer.Option(
+        "--evaluations",
+        metavar="N",
+        min=1,
+        help="Stop after N evaluated plans.",
+        rich_help_panel=panels.SEARCH,
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, help="Random seed.", rich_help_panel=panels.SEARCH),
+]
 WarmStart = Annotated[
     Path | None,
     typer.Option(
-        "--warm-start", metavar="FILE", help="A plan to start from: the result is no worse."
+        "--warm-start",
+        metavar="FILE",
+        help="A plan to start from: the result is no worse.",
+        rich_help_panel=panels.SEARCH,
     ),
 ]
 Trace = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write a timeline that ui.perfetto.dev opens."),
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Write a timeline that ui.perfetto.dev opens.",
+        rich_help_panel=panels.OUTPUT,
+    ),
 ]
 Report = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FILE", help="Write an HTML report, e.g. report.html."),
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write an HTML report, e.g. report.html.",
+        rich_help_panel=panels.OUTPUT,
+    ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object, in seconds and bytes, and nothing else."),
+    typer.Option(
+        "--json",
+        help="Print one JSON object, in seconds and bytes, and nothing else.",
+        rich_help_panel=panels.OUTPUT,
+    ),
 ]
 Robust = Annotated[
     bool,
     typer.Option(
-        "--robust", help="Take the plan that is most robust to cost errors, of the best few."
+        "--robust",
+        help="Take the plan that is most robust to cost errors, of the best few.",
+        rich_help_panel=panels.SEARCH,
     ),
 ]
 CostTrials = Annotated[
@@ -176,6 +250,7 @@ CostTrials = Annotated[
         metavar="N",
         min=1,
         help="(with --robust) Perturbed costs to try. [default: 100]",
+        rich_help_panel=panels.SEARCH,
     ),
 ]
 CostNoise = Annotated[
@@ -184,5 +259,16 @@ CostNoise = Annotated[
         "--cost-noise",
         metavar="SHARE",
         help="(with --robust) How far costs are perturbed. [default: 0.2]",
+        rich_help_panel=panels.SEARCH,
+    ),
+]
+Cautious = Annotated[
+    bool,
+    typer.Option(
+        "--cautious/--no-cautious",
+        help="(auto only) Split a model that fits one device only if the gain survives slow "
+        "hand-overs and a slow host; --no-cautious takes the best by simulation.",
+        show_default=False,
+        rich_help_panel=panels.SEARCH,
     ),
 ]

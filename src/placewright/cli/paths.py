@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from placewright.cli.general_options import is_quiet
 from placewright.errors import FileError, PlanError, printable
 
 if TYPE_CHECKING:
@@ -114,5 +115,6 @@ def kind_name(noun: object) -> str:
 
 
 def print_note(text: str) -> None:
-    """A line on stderr."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """A line on stderr, unless --quiet is given."""
+    if not is_quiet():
+        print(printable(text), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A progress bar on stderr with the best time so far."""
+"""Progress on stderr: a bar on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -8,28 +8,44 @@ import time
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from placewright.cli.general_options import is_quiet
 from placewright.cli.render.text import format_count
 from placewright.errors import printable
-from placewright.units import format_seconds
+from placewright.units import format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.solvers import Search
 
+LINE_INTERVAL = 5.0  # seconds between lines where there is no terminal
+_SHORT_LINES = 12  # intervals after which lines come less often, for a log of hours
+_LONG_INTERVAL = 6
+
 
 class Progress:
-    """A line on stderr that shows up once a command has taken a second; none without a terminal.
+    """A bar on stderr that shows up once a command has taken a second.
+
+    Without a terminal a line is printed every few seconds, at last every half minute, so that a log
+    shows what takes long. With --quiet nothing is shown.
 
     What a model prints meanwhile goes to stderr, too: stdout is for the answer only.
 
     Args:
         text: What the line says until a search begins.
         stream: Where to show it; stderr by default.
-        delay: Seconds until it shows up.
+        delay: Seconds until the bar shows up.
+        interval: Seconds until the first line, and between the first lines; `LINE_INTERVAL` by
+            default.
     """
 
-    def __init__(self, text: str, stream: TextIO | None = None, delay: float = 1.0) -> None:
+    def __init__(
+        self,
+        text: str,
+        stream: TextIO | None = None,
+        delay: float = 1.0,
+        interval: float | None = None,
+    ) -> None:
         self.text = text
         self.fraction: float | None = None
         self.stream = sys.stderr if stream is None else stream
@@ -37,6 +53,9 @@ class Progress:
         self._started = time.monotonic()
         self._timer = threading.Timer(delay, self._start_bar)
         self._timer.daemon = True
+        self._interval = LINE_INTERVAL if interval is None else interval
+        self._ended = threading.Event()
+        self._lines = threading.Thread(target=self._print_lines, daemon=True)
         self._lock = threading.Lock()
         self._bar: Any = None
         self._closed = False
@@ -44,12 +63,15 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._stdout_redirect.__enter__()
-        if self.stream is not None and self.stream.isatty():  # None: stderr is closed
-            self._timer.start()
+        if self.stream is not None and not is_quiet():  # None: stderr is closed
+            (self._timer if self.stream.isatty() else self._lines).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
+        self._ended.set()
+        if self._lines.is_alive():
+            self._lines.join()
         with self._lock:
             self._closed = True
             if self._bar is not None:
@@ -62,13 +84,12 @@ class Progress:
         The best time shown is that of all searches so far.
         """
 
+        from placewright.solvers.progress_display import best_text, fraction_done
+
         def on_progress(search: Search) -> None:
             if self._best is None or search.key < self._best[0]:
-                what = "step time" if search.problem.objective == "step" else "period"
-                fits = ", does not fit" if search.key[0] else ""
-                best = f"best {what} {format_seconds(search.key[1])}{fits}"
-                self._best = search.key, best
-            done = _fraction_done(search)
+                self._best = search.key, best_text(search)
+            done = fraction_done(search)
             fraction = done if total == 1 else (index + (done or 0.0)) / total
             plans = format_count(search.evaluations, "plan")
             self.update(f"{name}: {self._best[1]}, {plans}", fraction)
@@ -83,6 +104,18 @@ class Progress:
             self.text, self.fraction = text, fraction
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], **self._task())
+
+    def _print_lines(self) -> None:
+        """Runs in a thread, since a busy search does not call us."""
+        interval, line = self._interval, ""
+        while not self._ended.wait(interval):
+            seconds = time.monotonic() - self._started
+            if self.text != line or interval >= self._interval * _LONG_INTERVAL:
+                line = self.text
+                done = "" if self.fraction is None else f", {format_percent(self.fraction, 0)}"
+                print(f"{printable(line)} ({seconds:.0f} s{done})", file=self.stream, flush=True)
+            if seconds > _SHORT_LINES * self._interval:
+                interval = self._interval * _LONG_INTERVAL
 
     def _start_bar(self) -> None:
         """Runs in the timer's thread, since a busy search does not call us."""
@@ -112,16 +145,3 @@ class Progress:
             "total": total,
             "completed": self.fraction or 0.0,
         }
-
-
-def _fraction_done(search: Search) -> float | None:
-    """The share of the stop rule's limit that is used, if it has one."""
-    from placewright.solvers import MaxEvaluations, MaxTime
-
-    fractions = []
-    for rule in getattr(search.stop, "rules", (search.stop,)):
-        if isinstance(rule, MaxTime):
-            fractions.append(search.seconds / max(rule.seconds, 1e-9))
-        elif isinstance(rule, MaxEvaluations):
-            fractions.append(search.evaluations / rule.count)
-    return min(1.0, max(fractions)) if fractions else None

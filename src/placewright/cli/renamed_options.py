@@ -30,7 +30,7 @@ _BY_COMMAND = {
 
 def replace_old_options(arguments: Sequence[str]) -> list[str]:
     """The arguments of a command line with today's names, and a warning on stderr for each."""
-    command = next((word for word in arguments if not word.startswith("-")), "")
+    command = next((word for word in arguments if word in _BY_COMMAND), "")
     renamed = {**_EVERYWHERE, **_BY_COMMAND.get(command, {})}
     words: list[str] = []
     for word in arguments:

@@ -18,10 +18,13 @@ from placewright.explanations.what_if import (
     Replan,
     WhatIf,
 )
+from placewright.html_tables import html_card, html_table
+from placewright.logs import log_duration
 from placewright.result import Result
 from placewright.solvers import METHODS, Auto, RuntimeSolver, Search, Stop, refine
 from placewright.solvers.bounds import Bound
 from placewright.solvers.results import timeline_of
+from placewright.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from placewright.plan import Plan
@@ -29,6 +32,12 @@ if TYPE_CHECKING:
     from placewright.simulator import CriticalPath
     from placewright.solvers import Solver
 
+_SHARE_NAMES = {
+    "compute": "computing",
+    "send": "transfers",
+    "stream": "streamed weights",
+    "issue": "launching",
+}
 MAX_REFINED_OPS = 5_000
 """Ops up to which plans for a changed cluster are made by a short search each."""
 
@@ -61,6 +70,22 @@ class Explanation:
         ):
             best.setdefault(improvement.kind, improvement)
         return list(best.values())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shares = [
+            (
+                _SHARE_NAMES[share.kind],
+                share.location,
+                format_seconds(share.seconds),
+                format_percent(share.fraction),
+            )
+            for share in self.shares
+        ]
+        improvements = [(str(improvement),) for improvement in self.best_improvements]
+        tables = [html_table(("time in", "on", "seconds", "of all"), shares, 2)] if shares else []
+        tables += [html_table(("what would help",), improvements)] if improvements else []
+        return html_card(self.sentence, (), *tables)
 
     def __str__(self) -> str:
         return "\n".join(
@@ -105,7 +130,8 @@ def explain(
     helpful: tuple[Improvement, ...] = ()
     if improvements:
         what_if = WhatIf.of(problem, plan, replan)
-        helpful = what_if.improvements(breakdown.timeline, *breakdown.busy_seconds)
+        with log_duration("searching what would help"):
+            helpful = what_if.improvements(breakdown.timeline, *breakdown.busy_seconds)
     critical_path = breakdown.critical_path if problem.objective == "step" else None
     return Explanation(words.sentence(breakdown), breakdown.shares, critical_path, helpful)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ from placewright.explanations.cluster_upgrades import (
 from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
 from placewright.problem import Problem
+from placewright.solvers.pessimistic_costs import PessimisticCosts
 from placewright.transforms import contract
 from placewright.units import format_bytes, format_seconds
 
@@ -113,7 +115,7 @@ class WhatIf:
             devices, channels: Seconds that count for the objective, of each device and channel.
         """
         current_key = self._key(self.plan)
-        new_plan = self.replan(self.problem)
+        new_plan = self._credible(self.replan(self.problem))
         new_key = self._key(new_plan)
         known_plans, improvements = [self.plan], []
         if _is_better(new_key, current_key):
@@ -132,13 +134,23 @@ class WhatIf:
         if not base[0]:  # where nothing fits, speed is worth nothing
             changes += self._speed_changes(devices, channels)
         for change in changes:
-            plans = [*known_plans, self.replan(change.apply(self.problem))]
+            plans = [*known_plans, self._credible(self.replan(change.apply(self.problem)))]
             keys = [self._key(plan, change) for plan in plans]
             if _is_better(min(keys), base):
                 same_plan = base == current_key and not _is_better(min(keys), keys[0])
                 improvements.append(_improvement(change, base, min(keys), same_plan))
         improvements.sort(key=lambda improvement: (improvement.overflow_after, -improvement.gain))
         return tuple(improvements)
+
+    def _credible(self, plan: Plan) -> Plan:
+        """A new plan, or the present one if only that survives pessimistic costs."""
+        costs = self._pessimistic_costs
+        is_credible = costs is None or costs.survives(plan) or not costs.survives(self.plan)
+        return plan if is_credible else self.plan
+
+    @cached_property
+    def _pessimistic_costs(self) -> PessimisticCosts | None:
+        return PessimisticCosts.of(self.problem)
 
     def _memory_changes(self, timeline: Timeline) -> list[ClusterChange]:
         """More memory on devices that are nearly full, or that weights are streamed to."""

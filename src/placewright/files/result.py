@@ -45,6 +45,7 @@ def result_data(result: Result) -> Data:
             [int(count), float(at), plain_number(best)] for count, at, best in result.history
         ],
         **_options_data(result),
+        **({"notes": list(result.notes)} if result.notes else {}),
         "plan": plan_data(result.plan),
     }
 
@@ -60,7 +61,8 @@ def _options_data(result: Result) -> Data:
 
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
-    required = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history", "options")]
+    optional = (*_DERIVED, "found_by", "history", "options", "notes")
+    required = [key for key in _RESULT if key not in optional]
     values = validation.fields(
         body(data, "result", where), _RESULT, where, required, renamed={"asked": "options"}
     )
@@ -131,5 +133,6 @@ _RESULT = {
     "devices": validation.list_of(_read_use),
     "history": validation.list_of(_read_milestone),
     "options": validation.mapping_of(_read_option),
+    "notes": validation.texts,
     "plan": read_plan,
 }

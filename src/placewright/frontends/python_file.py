@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import FileError, PlacewrightError, nearest
 from placewright.frontends.pytorch.frontend import from_torch
 from placewright.frontends.text_files import file_label
+from placewright.logs import log_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +46,8 @@ def from_python(
         FileError: The file cannot be read, or an error happened in it; the message names the line.
         GraphError: The model cannot be exported.
     """
-    model, args, kwargs = build_model(spec)
+    with log_duration(f"running {spec}"):
+        model, args, kwargs = build_model(spec)
     with _folder_on_path(_split_spec(str(spec))[0]):
         return from_torch(model, args, kwargs, training, optimizer, name)
 

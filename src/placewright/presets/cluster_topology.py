@@ -2,7 +2,8 @@
 
 - The links out of one GPU over PCIe, to other GPUs and to hosts, share one channel, its slot
   (`gpu0-pcie`); a host has a channel to each GPU.
-- The links out of one GPU over NVLink share one channel too (`gpu0-nvlink`).
+- The links out of one GPU over NVLink, or a maker's own fabric, share one channel too
+  (`gpu0-nvlink`, `gpu0-fabric`).
 - All transfers from one node to others share one channel, its network card (`node0-net`).
 - A link between unequal ends is as slow as the slower end.
 
@@ -21,7 +22,7 @@ from placewright.device import HOST, Device, Link
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.presets.catalogue import DevicePreset
+    from placewright.presets.preset_types import DevicePreset
 
 NO_NETWORK = Link(math.inf)
 """The network of a single node."""
@@ -35,6 +36,7 @@ class DeviceGroup:
     preset: DevicePreset
     host: Link
     peer: Link | None
+    peer_kind: str = "nvlink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class _DeviceSlot:
     group: int
     host: Link
     peer: Link | None
+    peer_kind: str
     network: Link
 
 
@@ -90,7 +93,8 @@ def _device_slots(nodes: Sequence[ClusterNode]) -> list[_DeviceSlot]:
                 name = kind if kind == HOST and hosts == 1 else f"{kind}{counts[kind]}"
                 counts[kind] += 1
                 device = group.preset.device(name)
-                slots.append(_DeviceSlot(device, at, number, group.host, group.peer, node.network))
+                links = group.host, group.peer, group.peer_kind
+                slots.append(_DeviceSlot(device, at, number, *links, node.network))
     return slots
 
 
@@ -105,7 +109,7 @@ def _link(source: _DeviceSlot, target: _DeviceSlot) -> Link:
         return Link(bandwidth, latency, f"node{source.node}-net")
     is_same_group = (from_host and to_host) or source.group == target.group
     if is_same_group and source.peer and target.peer:
-        kind = "socket" if from_host else "nvlink"
+        kind = "socket" if from_host else source.peer_kind
         return replace(slower_link(source.peer, target.peer), channel=f"{name}-{kind}")
     channel = "" if from_host else f"{name}-pcie"
     return replace(slower_link(source.host, target.host), channel=channel)

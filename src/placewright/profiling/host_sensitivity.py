@@ -45,7 +45,7 @@ def host_variants(
 ) -> list[Plan]:
     """The plan that a solver finds for each scale, without duplicates."""
     plans = [
-        solve(scale_host(problem, *scale), solver, stop, seed, select="best").plan
+        solve(scale_host(problem, *scale), solver, stop, seed, False, select="best").plan
         for scale in scales
     ]
     return list(dict.fromkeys(plans))

@@ -12,6 +12,7 @@ from placewright.cluster import Cluster
 from placewright.device import HOST, Device, Link
 from placewright.errors import ClusterError, PlacewrightError
 from placewright.files.storage import read_data, write_data
+from placewright.logs import log_duration
 from placewright.profiling.device_rates import DeviceRates, measure_device
 from placewright.profiling.links import (
     LARGE_BYTES,
@@ -92,7 +93,8 @@ def profile_machine(
         return cached
     if notify is not None:
         notify(f"measuring this machine ({machine}): one-time, about 30 s")
-    return _measure_machine(machine, real_devices, path, progress)
+    with log_duration(f"measuring this machine ({machine})"):
+        return _measure_machine(machine, real_devices, path, progress)
 
 
 def profile_path(machine: Machine, real_devices: list[RealDevice]) -> Path:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from placewright.costs import Roofline
+from placewright.logs import log_duration
 from placewright.problem import Constraints, Problem
 from placewright.profiling.as_executed import executed_problem
 from placewright.profiling.machine_profile import profile_machine
@@ -126,9 +127,17 @@ def profile(
         notify(f"measuring the ops of {program.graph.name}: up to a minute, once")
     seconds = parse_seconds(budget) if isinstance(budget, str) else budget
     sizes = Constraints(limits=limits(machine.cluster) if callable(limits) else limits).limits
-    ops = profile_ops(
-        program, machine.machine, machine.cluster, real_devices, seconds, refresh, progress, sizes
-    )
+    with log_duration(f"measuring the ops of {program.graph.name}"):
+        ops = profile_ops(
+            program,
+            machine.machine,
+            machine.cluster,
+            real_devices,
+            seconds,
+            refresh,
+            progress,
+            sizes,
+        )
     return Profile(program, machine, ops, sizes)
 
 

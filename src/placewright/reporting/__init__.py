@@ -2,12 +2,13 @@
 
 from placewright.reporting.content import PageContent
 from placewright.reporting.learning_curve import LearningCurve
-from placewright.reporting.page import html_page, report, save_page
+from placewright.reporting.page import Page, html_page, report, save_page
 from placewright.reporting.pictures import Picture, plot
 from placewright.reporting.trace import chrome_trace, save_trace
 
 __all__ = [
     "LearningCurve",
+    "Page",
     "PageContent",
     "Picture",
     "chrome_trace",

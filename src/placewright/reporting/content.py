@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,14 @@ class PageContent:
             and what would help is left out.
         notes: What a reader should know before trusting the page.
         learning_curve: How the policy behind one of the results was trained.
+        date: The day on which the page is made, in UTC.
     """
 
     comparison: Comparison
     explanation: Explanation
     notes: tuple[str, ...] = ()
     learning_curve: LearningCurve | None = None
+    date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
     @classmethod
     def of(

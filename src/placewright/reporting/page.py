@@ -11,11 +11,13 @@ import base64
 import hashlib
 import html
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import FileError
 from placewright.files.storage import write_bytes
+from placewright.logs import log_duration
 from placewright.reporting.content import PageContent, comparison_of
 from placewright.reporting.payload import Data, page_data
 from placewright.version import __version__
@@ -39,19 +41,20 @@ SCRIPTS = (
 
 def report(
     results: Comparison | Result | Sequence[Result],
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *,
     problem: Problem | None = None,
     explanation: Explanation | None = None,
     notes: Sequence[str] = (),
     learning_curve: LearningCurve | None = None,
-) -> None:
-    """Write results as one self-contained HTML page.
+) -> Page:
+    """Write results as one self-contained HTML page; a notebook shows it inline.
 
     The best single device and Accelerate's plan are added where they are missing.
 
     Args:
         results: A comparison, or results of one problem.
+        path: The file to write, if any.
         problem: The problem, if the results come from files.
         explanation: What `explain` says of the best result: the page then also shows what would
             help.
@@ -63,7 +66,47 @@ def report(
         PlanError: The problem is not known, or a plan is not one of this problem's.
     """
     comparison = comparison_of(results, problem)
-    save_page(PageContent.of(comparison, explanation, notes, learning_curve), path)
+    page = Page(html_page(PageContent.of(comparison, explanation, notes, learning_curve)))
+    if path is not None:
+        page.save(path)
+    return page
+
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """A report: one self-contained HTML page, which a notebook shows inline and offline.
+
+    Args:
+        html: The page.
+        height: Pixels of its frame in a notebook.
+    """
+
+    html: str
+    height: int = 720
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file.
+
+        Raises:
+            FileError: It cannot be written.
+        """
+        try:
+            with log_duration(f"writing {path}"):
+                write_bytes(self.html.encode(), Path(path))
+        except FileError as error:
+            raise FileError(f"{path}: {error}") from None
+
+    def _repr_html_(self) -> str:
+        """A frame with the page in it, apart from the notebook's own styles and scripts."""
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" title="placewright report" '
+            'sandbox="allow-scripts allow-downloads" '
+            f'style="width:100%;height:{self.height}px;border:1px solid rgba(128,128,128,.35)">'
+            "</iframe>"
+        )
+
+    def __repr__(self) -> str:
+        return f"Page({len(self.html):,} characters; save it with .save('report.html'))"
 
 
 def html_page(content: PageContent) -> str:
@@ -77,10 +120,7 @@ def save_page(content: PageContent, path: str | os.PathLike[str]) -> None:
     Raises:
         FileError: It cannot be written.
     """
-    try:
-        write_bytes(html_page(content).encode(), Path(path))
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from None
+    Page(html_page(content)).save(path)
 
 
 def render_page(data: Data) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewright.reporting.heading import heading_data
 from placewright.reporting.layout import lay_out_graph
 from placewright.reporting.palette import (
     CRITICAL,
@@ -56,6 +57,7 @@ def page_data(content: PageContent) -> Data:
         "cluster": problem.cluster.name,
         "objective": problem.objective,
         "discipline": problem.discipline,
+        **heading_data(content),
         "sentence": content.sentence,
         "helps": list(content.improvements),
         "answer": content.answer,
@@ -117,6 +119,12 @@ def _devices(problem: Problem) -> list[Data]:
             "memory": device.memory if device.memory < UNLIMITED else None,
             "usable": usable if usable < UNLIMITED else None,
             "reserve": device.reserve,
+            "rates": {
+                dtype: rate if math.isfinite(rate) else None for dtype, rate in device.rates.items()
+            },
+            "bandwidth": device.memory_bandwidth
+            if math.isfinite(device.memory_bandwidth)
+            else None,
             "colour": colour,
         }
         for device, colour, usable in zip(problem.cluster.devices, colours, capacity, strict=True)

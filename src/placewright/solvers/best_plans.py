@@ -23,11 +23,13 @@ class Candidate:
         key: Overflow and objective.
         found_by: The solver's phase that found it.
         build_plan: Builds the plan, which takes some time for a large graph.
+        note: Why this one was chosen, for whoever reads the result.
     """
 
     key: tuple[float, float]
     found_by: str
     build_plan: Callable[[], Plan]
+    note: str = ""
 
     @cached_property
     def plan(self) -> Plan:

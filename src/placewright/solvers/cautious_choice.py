@@ -1,4 +1,4 @@
-"""Selects a plan cautiously where op times were measured: with a slower host in mind.
+"""Selects a plan cautiously: with slow hand-overs and a slow host in mind.
 
 Next to a GPU, what a host computes is the least certain of all predictions: it shares memory with
 the copies to the GPU, and cores with other processes, and those copies are slower than alone.
@@ -17,6 +17,8 @@ from placewright.costs import Table
 from placewright.device import HOST
 from placewright.plan import Plan
 from placewright.solvers.best_plans import Candidate
+from placewright.solvers.pessimistic_costs import PessimisticCosts
+from placewright.units import format_seconds
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -35,15 +37,24 @@ took 0.1 to 0.5 ms longer than predicted (`benchmarks/results/2026-11-runtime.md
 class CautiousChoice:
     """Chooses one of the best plans of a search, or a single device, without measuring them.
 
-    Next to a GPU a host is the least certain: it is slower than measured where it waits and wakes,
-    and it breaks what would be one CUDA graph into many. So a plan that leaves ops to the host must
-    gain enough: plans are compared by the geometric mean of their time with the host as measured
-    and with a slower host. Without a host next to other devices the best plan is taken.
+    Where costs are estimates and the model fits one device, the best plan is taken whose gain
+    survives pessimistic costs (`pessimistic_costs.py`). The candidates are the best plans of the
+    search, the best of each of its phases, and what is left of them without hosts; so the choice is
+    no worse than any method that ran, by the same rule.
+
+    Where op times were measured: next to a GPU a host is the least certain. It is slower than
+    measured where it waits and wakes, and it breaks what would be one CUDA graph into many. So a
+    plan that leaves ops to the host must gain enough: plans are compared by the geometric mean of
+    their time with the host as measured and with a slower host. Without a host next to other
+    devices the best plan is taken.
     """
 
     def __call__(self, search: Search) -> Candidate:
         problem = search.problem
         candidates = sorted(search.top_plans, key=lambda candidate: candidate.key)
+        pessimistic = PessimisticCosts.of(problem)
+        if pessimistic is not None:
+            return _surviving_candidate(pessimistic, search)
         if not host_matters(problem):
             return candidates[0]
         slow_problem = scale_host(problem, *SLOW_HOST)
@@ -54,6 +65,36 @@ class CautiousChoice:
             )
 
         return min([*candidates, *single_device_candidates(problem)], key=cautious_key)
+
+
+def _surviving_candidate(costs: PessimisticCosts, search: Search) -> Candidate:
+    """The best candidate whose gain survives pessimistic costs."""
+    problem = costs.problem
+    candidates = sorted(
+        [*search.top_plans, *search.best_by_phase.values(), *single_device_candidates(problem)],
+        key=lambda candidate: candidate.key,
+    )
+    best, survivors = candidates[0], []
+    if best.key[0] > 0:  # no plan fits
+        return best
+    for candidate in candidates:
+        if costs.survives(candidate.plan):
+            survivors.append(candidate)
+            break  # a single device always survives
+        variant = costs.without_hosts(candidate.plan)
+        if variant is not None and costs.survives(variant):
+            survivors.append(plan_candidate(problem, variant, f"{candidate.found_by}, no host"))
+    chosen = min(survivors, key=lambda candidate: candidate.key)
+    if chosen.key == best.key:
+        return chosen
+    devices = problem.cluster.devices
+    names = [devices[at].name for at in costs.computing_devices(chosen.plan)]
+    note = (
+        f"a split predicted {chosen.key[1] / best.key[1]:.2f}× faster was not taken: with slow "
+        f"hand-overs and a slow host it would take {format_seconds(costs.value(best.plan))}, this "
+        f"plan on {', '.join(names)} {format_seconds(costs.value(chosen.plan))}"
+    )
+    return replace(chosen, note=note)
 
 
 def host_matters(problem: Problem) -> bool:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright.errors import ConfigError, MissingDependency, PlacewrightError, PlanError
+from placewright.html_tables import html_card, html_table
 from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.bounds import Bound
+from placewright.solvers.pessimistic_costs import PessimisticCosts
+from placewright.solvers.progress_display import comparison_progress
 from placewright.solvers.registry import METHODS, ON_REQUEST, SEARCHES, find_method
 from placewright.solvers.results import solve
 from placewright.solvers.single import SingleDevices
 from placewright.solvers.stop import MaxEvaluations
-from placewright.units import format_bytes, format_seconds
+from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +48,7 @@ class Comparison:
         interrupted: Whether the comparison was stopped by hand.
         rank: What results are ordered by, the smallest first; by default bytes over the memory,
             then the objective.
+        criterion: What that is, in words.
         name: What the model is called; by default the graph's name.
     """
 
@@ -55,6 +59,7 @@ class Comparison:
     interrupted: bool = False
     rank: Callable[[Result], tuple[float, ...]] | None = None
     name: str = ""
+    criterion: str = ""
 
     def __post_init__(self) -> None:
         if not self.results:
@@ -71,13 +76,18 @@ class Comparison:
         """The best of the results."""
         return min(self.results, key=self.rank or (lambda result: result.key))
 
+    @property
+    def faster_by_estimate(self) -> tuple[Result, ...]:
+        """Results with a better prediction than the best one, which ranks before them."""
+        return tuple(result for result in self.results if result.key < self.best.key)
+
     @cached_property
     def single_device(self) -> Result:
         """The best plan with everything on one device, as far as the constraints allow it."""
         for result in self.results:
             if result.solver == SingleDevices.name:
                 return result
-        return solve(self.problem, SingleDevices())
+        return solve(self.problem, SingleDevices(), progress=False)
 
     @property
     def single_device_name(self) -> str:
@@ -91,9 +101,8 @@ class Comparison:
             if result.solver == DEFAULT_METHOD:
                 return result
         try:
-            return solve(
-                self.problem, Accelerate(), MaxEvaluations(max(4, len(self.problem.cluster)))
-            )
+            stop = MaxEvaluations(max(4, len(self.problem.cluster)))
+            return solve(self.problem, Accelerate(), stop, progress=False)
         except PlacewrightError:
             return None
 
@@ -113,6 +122,37 @@ class Comparison:
         if not (single.fits and result.fits and result.objective_value > 0):
             return None
         return single.objective_value / result.objective_value
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the best method first."""
+        what = "step time" if self.problem.objective == "step" else "period"
+        ranked = sorted(
+            zip(self.labels, self.results, strict=True),
+            key=lambda pair: (pair[1] is not self.best, pair[1].key),
+        )
+        rows = [
+            (
+                label,
+                format_seconds(result.objective_value),
+                "–" if (ratio := self.speedup(result)) is None else f"{ratio:.2f}×",
+                format_percent(result.gap) if result.fits else "–",
+                "yes" if result.fits else f"{format_bytes(result.overflow)} over",
+                f"{result.evaluations:,}",
+                format_seconds(result.seconds),
+            )
+            for label, result in ranked
+        ]
+        columns = (
+            *("method", what, f"vs {self.single_device_name}", "gap", "fits"),
+            *("evaluations", "search time"),
+        )
+        bound = self.bound
+        lines = [] if bound is None else [f"lower bound {format_seconds(bound.seconds)}"]
+        lines += ["interrupted: these are the results so far"] if self.interrupted else []
+        skipped = ", ".join(name for name, _ in self.skipped)
+        lines += [f"skipped: {skipped}"] if skipped else []
+        title = f"{self.name} on {self.problem.cluster.name}"
+        return html_card(title, lines, html_table(columns, rows, bold_row=0))
 
     def __str__(self) -> str:
         what = "step time" if self.problem.objective == "step" else "period"
@@ -137,6 +177,7 @@ class Comparison:
             f"best single device: {self.single_device_name}, "
             f"{format_seconds(single.objective_value)}{fits}"
         )
+        lines += [f"best by {self.criterion}"] if self.criterion else []
         lines += [f"{name} skipped: {reason}" for name, reason in self.skipped]
         return "\n".join(lines)
 
@@ -149,9 +190,10 @@ def compare(
     seed: int = 0,
     select: Callable[[Search], Candidate] | None = None,
     *,
-    progress: Callable[[Solver, Search], None] | None = None,
+    progress: Callable[[Solver, Search], None] | bool | None = None,
     on_result: Callable[[Result], None] | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> Comparison:
     """Run several methods on one problem, each with the whole budget.
 
@@ -162,9 +204,12 @@ def compare(
         stop: A stop rule per method, in addition.
         seed: Random seed of each method.
         select: Chooses one of each search's best plans, as in `solve`.
-        progress: Called with the solver and its search after each batch of plans.
+        progress: Called with the solver and its search after each batch of plans; True, False or
+            None as in `solve`.
         on_result: Called with each method's result.
         keep_interrupted: On Ctrl-C, return the results so far instead of raising.
+        cautious: As in `solve`, without a `select`. Where costs are estimates and the model fits
+            one device, results whose gain survives slow hand-overs also rank before others.
 
     Raises:
         ConfigError: A method that is named cannot solve the problem, or none can.
@@ -177,41 +222,56 @@ def compare(
     results: list[Result] = []
     skipped: list[tuple[str, str]] = []
     interrupted = False
-    for solver in solvers:
-        is_search = solver.name in SEARCHES
-        method_budget = COMPARE_BUDGET if is_search and budget is None and stop is None else budget
-        watch = None if progress is None else _watch(progress, solver)
-        try:
-            result = solve(
-                problem,
-                solver,
-                stop,
-                seed,
-                watch,
-                select=select,
-                budget=method_budget,
-                keep_interrupted=keep_interrupted,
+    with comparison_progress(progress, len(solvers)) as on_progress:
+        for solver in solvers:
+            is_search = solver.name in SEARCHES
+            method_budget = (
+                COMPARE_BUDGET if is_search and budget is None and stop is None else budget
             )
-        except (ConfigError, MissingDependency) as error:
-            if not may_skip:
-                raise
-            skipped.append((solver.name, str(error)))
-            continue
-        except KeyboardInterrupt:
-            if not (results and keep_interrupted):
-                raise
-            interrupted = True
-            break
-        results.append(result)
-        if on_result is not None:
-            on_result(result)
-        if result.interrupted:
-            interrupted = True
-            break
+            watch = False if on_progress is None else _watch(on_progress, solver)
+            try:
+                result = solve(
+                    problem,
+                    solver,
+                    stop,
+                    seed,
+                    watch,
+                    select=select,
+                    budget=method_budget,
+                    keep_interrupted=keep_interrupted,
+                    cautious=cautious,
+                )
+            except (ConfigError, MissingDependency) as error:
+                if not may_skip:
+                    raise
+                skipped.append((solver.name, str(error)))
+                continue
+            except KeyboardInterrupt:
+                if not (results and keep_interrupted):
+                    raise
+                interrupted = True
+                break
+            results.append(result)
+            if on_result is not None:
+                on_result(result)
+            if result.interrupted:
+                interrupted = True
+                break
     if not results:
         reason = skipped[0][1] if skipped else "no method was named"
         raise ConfigError(f"there is nothing to compare: {reason}")
-    return Comparison(problem, tuple(results), (), tuple(skipped), interrupted)
+    costs = PessimisticCosts.of(problem) if cautious and select is None else None
+    objective = "step time" if problem.objective == "step" else "period"
+    criterion = f"{objective}, of plans whose gain survives slow hand-overs"
+    return Comparison(
+        problem,
+        tuple(results),
+        (),
+        tuple(skipped),
+        interrupted,
+        rank=None if costs is None else costs.rank,
+        criterion="" if costs is None else criterion,
+    )
 
 
 def default_methods() -> list[str]:

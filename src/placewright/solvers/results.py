@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright import simulator
-from placewright.costs import Table
+from placewright.costs import Roofline, Table
 from placewright.errors import ConfigError, PlanError
+from placewright.logs import log_duration
 from placewright.result import DeviceUse, Result
 from placewright.solvers.auto import Auto
 from placewright.solvers.bounds import bound
 from placewright.solvers.cautious_choice import CautiousChoice
+from placewright.solvers.progress_display import search_progress
 from placewright.solvers.registry import METHODS
 from placewright.solvers.search import Search, simulated_problem
 from placewright.solvers.stop import MaxTime, Stop
@@ -44,12 +46,13 @@ def solve(
     solver: Solver | None = None,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[Search], None] | None = None,
+    progress: Callable[[Search], None] | bool | None = None,
     warm_start: Plan | None = None,
     select: Callable[[Search], Candidate] | Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
+    cautious: bool = True,
 ) -> Result:
     """Find a plan. This is what `placewright place` does.
 
@@ -59,16 +62,20 @@ def solve(
         solver: The search method; `Auto()` by default.
         stop: When to stop, e.g. `MaxEvaluations(1000)`.
         seed: Random seed.
-        progress: Called with the search after each batch of plans.
+        progress: Called with the search after each batch of plans; True to show a bar in a notebook
+            or lines on stderr, False to show nothing. By default a notebook shows a bar.
         warm_start: A plan that is evaluated first, so that the result is no worse.
         select: Chooses one of `search.top_plans`, e.g. `RobustChoice()`; `"best"` takes the best by
-            simulation. By default that is also taken, except that `Auto` chooses cautiously
-            (`CautiousChoice`) where op times were measured on a machine.
+            simulation. By default that is also taken, except that `Auto` chooses cautiously.
         budget: Time budget: seconds, or text such as `"30s"`. It is joined with `stop`. Without a
             solver, a stop rule and a budget it is 30 s; a given solver without either runs to its
             own end.
         keep_interrupted: On Ctrl-C, return the best plan so far (`Result.interrupted`) instead of
             raising KeyboardInterrupt.
+        cautious: Whether `Auto`, without a `select`, chooses cautiously (`CautiousChoice`): where
+            costs are estimates, a model that fits one device is split only if the gain survives
+            slow hand-overs and a slow host (`Result.notes` says so); where op times were measured,
+            ops are left to a host beside a GPU only if that gains enough.
 
     A solver that stands for another runtime (`RuntimeSolver`) is evaluated on the problem as that
     runtime runs it. The bound is that of the given problem.
@@ -80,29 +87,33 @@ def solve(
     if isinstance(solver, type) or not hasattr(solver, "run"):
         description = f"the class {solver.__name__}" if isinstance(solver, type) else repr(solver)
         raise ConfigError(f"expected a solver such as solvers.Auto(), found {description}")
-    if select is None and isinstance(solver, Auto) and _has_measured_costs(problem):
+    if select is None and cautious and isinstance(solver, Auto) and _is_uncertain(problem):
         select = CautiousChoice()
     original, problem = problem, simulated_problem(problem, solver)
     stop = stop_rule(stop, budget)
-    search = Search(problem, stop, seed, progress)
+    search = Search(problem, stop, seed)
     full_bound = stop.seconds_left(search) >= _MIN_SEARCH_SHARE * _bound_seconds(problem)
     search.stop = stop.reserve(_bound_seconds(problem, full_bound))
     interrupted = False
     chosen: Candidate | None = None
-    try:
-        if warm_start is not None:
-            search.phase = "start"
-            search.judge_plan(warm_start)
-            search.phase = ""
-        if not search.over:
-            solver.run(search)
-        seconds = search.seconds
-        if search.best is not None and callable(select):
-            chosen = select(search)
-    except KeyboardInterrupt:
-        if search.best is None or not keep_interrupted:
-            raise
-        interrupted, seconds = True, search.seconds
+    with search_progress(progress, solver.name) as search.progress:
+        try:
+            if warm_start is not None:
+                search.phase = "start"
+                search.judge_plan(warm_start)
+                search.phase = ""
+            if not search.over:
+                ops, cluster = len(problem.graph), problem.cluster.name
+                with log_duration(f"{solver.name}: searching plans of {ops:,} ops on {cluster}"):
+                    solver.run(search)
+            seconds = search.seconds
+            if search.best is not None and callable(select):
+                with log_duration(f"{solver.name}: choosing among the best plans"):
+                    chosen = select(search)
+        except KeyboardInterrupt:
+            if search.best is None or not keep_interrupted:
+                raise
+            interrupted, seconds = True, search.seconds
     if search.best is None:
         raise PlanError(
             f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
@@ -110,12 +121,14 @@ def solve(
     plan, found_by = search.best, search.found_by
     if chosen is not None:
         plan, found_by = chosen.plan, chosen.found_by
+    notes = (chosen.note,) if chosen is not None and chosen.note else ()
     timeline = simulator.simulate(problem, plan)
     # The bound holds for the ops that are really run, and some bounds for plans that fit only.
-    if plan.fusion is None and timeline.fits and problem is original:
-        proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
-    else:
-        proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
+    with log_duration(f"{solver.name}: proving a lower bound"):
+        if plan.fusion is None and timeline.fits and problem is original:
+            proven_bound = search.bound if full_bound or search.bound_known else search.quick_bound
+        else:
+            proven_bound = _plan_bound(original, plan, timeline.fits and full_bound)
     result = _result(problem, timeline, solver.name, proven_bound)
     return replace(
         result,
@@ -125,6 +138,7 @@ def solve(
         found_by=found_by,
         history=tuple(search.history),
         interrupted=interrupted,
+        notes=notes,
     )
 
 
@@ -182,8 +196,10 @@ def timeline_of(problem: Problem, result: Result) -> Timeline:
     return simulator.simulate(problem, result.plan)
 
 
-def _has_measured_costs(problem: Problem) -> bool:
-    return isinstance(problem.costs, Table) and bool(problem.costs.machine)
+def _is_uncertain(problem: Problem) -> bool:
+    """Whether costs are estimates, or were measured op by op on a machine."""
+    costs = problem.costs
+    return isinstance(costs, Roofline) or (isinstance(costs, Table) and bool(costs.machine))
 
 
 def _plan_bound(problem: Problem, plan: Plan, fits_only: bool) -> Bound:

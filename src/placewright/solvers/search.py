@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
+from placewright.logs import logger
 from placewright.plan import check_names, exact_array
 from placewright.plan_batch import PlanBatch
 from placewright.simulator import Verdict
@@ -258,6 +259,7 @@ class Search:
         if candidate.key < self.key:
             self.best, self.key, self.found_by = candidate.plan, candidate.key, self.phase
             self.history.append((evaluation, self.seconds, candidate.key[1]))
+            logger.debug("plan %d by %s: %s", evaluation, self.phase or "the solver", candidate.key)
 
     def _improves_phase(self, key: tuple[float, float]) -> bool:
         previous = self.best_by_phase.get(self.phase)

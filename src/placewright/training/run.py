@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from placewright import policies
 from placewright.errors import FileError
+from placewright.logs import log_duration
 from placewright.policies.tensor_files import clear_orphans
 from placewright.training.checkpoints import (
     checkpoint_policy,
@@ -94,7 +95,8 @@ class TrainingRun:
             except OSError as error:
                 raise FileError(f"{self.folder}: cannot be made: {error.strerror}") from None
             clear_orphans([self.path, self.folder / POLICY_FILE])
-            self.trainer.run(after_update)
+            with log_duration(f"training {self.trainer.recipe.name} in {self.folder}"):
+                self.trainer.run(after_update)
             self.save()
             policies.save(self.trainer.policy, self.folder / POLICY_FILE)
         return self.trainer.finished

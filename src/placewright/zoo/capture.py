@@ -11,6 +11,7 @@ from placewright import files
 from placewright.cache import cache_folder
 from placewright.errors import MissingDependency, PlacewrightError
 from placewright.graph import Graph
+from placewright.logs import log_duration
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def capture_network(
     if graph is None:
         if note is not None:
             note(f"capturing {title} (one-time; may take a minute)")
-        graph = _capture(network, title, size, overrides, optimizer)
+        with log_duration(f"capturing {title}"):
+            graph = _capture(network, title, size, overrides, optimizer)
         _save_cached(graph, path)
     return graph if graph.name == title else Graph(title, graph.ops, graph.outputs)
 

@@ -43,7 +43,15 @@ def problem() -> Problem:
     )
     names = ("gpu0", "gpu1", "cpu")
     devices = tuple(
-        Device(name, name.rstrip("01"), "P100", memory=1000, reserve=10, rates={"float32": 2.0})
+        Device(
+            name,
+            name.rstrip("01"),
+            "P100",
+            memory=1000,
+            reserve=10,
+            rates={"float32": 2.0},
+            memory_bandwidth=1e30,
+        )
         for name in names
     )
     links = {(a, b): Link(2.0, 0.1, f"{a}-out") for a in names for b in names if a != b}
@@ -64,7 +72,7 @@ def documents() -> dict[str, Any]:
     options = {"model": "layers.json", "on": "2xP100", "objective": "step", "pin": ("x=cpu",)}
     result = replace(result, options=options)
     plan = Plan.of(whole, result.plan.placement, np.arange(float(len(whole.graph)))[::-1])
-    device = Device("mine", model="P100", rates={"float32": 6.0})
+    device = Device("mine", model="P100", rates={"float32": 6.0}, memory_bandwidth=1e30)
     ops = tuple(op.name for op in whole.graph.ops)
     table = Table(ops, ("P100",), np.linspace(0.0, 1.0, len(ops))[:, None], np.ones(1), device)
     nouns = {

@@ -71,6 +71,7 @@ def _problem(rng: Random) -> Problem:
             model=rng.choice(NAMES),
             memory=rng.choice((0, 1000, 2**40)),
             rates={rng.choice(("float32", *NAMES)): rng.choice((1e-3, 1.0, 1e15))},
+            memory_bandwidth=1e30,
             launch_overhead=rng.choice((0.0, 1e-6, 10.0)),
         )
         for at in range(rng.randrange(1, 4))

@@ -115,7 +115,7 @@ def _workers() -> Cluster:
 
 
 def _host_and_gpu() -> Cluster:
-    host = Device("cpu", "cpu", memory=2**34, rates={"float32": 1e9})
-    gpu = Device("gpu0", memory=2**34, rates={"float32": 1e12})
+    host = Device("cpu", "cpu", memory=2**34, rates={"float32": 1e9}, memory_bandwidth=1e30)
+    gpu = Device("gpu0", memory=2**34, rates={"float32": 1e12}, memory_bandwidth=1e30)
     links = {pair: Link(1e10) for pair in (("cpu", "gpu0"), ("gpu0", "cpu"))}
     return Cluster("host and GPU", (host, gpu), links)

@@ -45,7 +45,9 @@ def changed(keys, value, of=TRAINING):
 def v100s(count=2):
     """V100s, and a CPU that is 10 times slower."""
     devices = [Device(f"gpu{at}", model="V100", memory=10**9) for at in range(count)]
-    devices.append(Device("cpu", "cpu", memory=10**9, rates={"float32": 1.57e12}))
+    devices.append(
+        Device("cpu", "cpu", memory=10**9, rates={"float32": 1.57e12}, memory_bandwidth=1e30)
+    )
     names = [device.name for device in devices]
     links = {(one, other): Link(1e9) for one in names for other in names if one != other}
     return Cluster("v100s", tuple(devices), links)

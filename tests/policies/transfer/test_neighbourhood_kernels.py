@@ -25,7 +25,10 @@ def fork() -> Problem:
         Op("right", flops=1, outputs=(1,), inputs=((0, 0),)),
         Op("last", flops=1, outputs=(1,), inputs=((1, 0), (2, 0))),
     )
-    devices = tuple(Device(f"gpu{d}", "gpu", memory=1000, rates={"float32": 1.0}) for d in range(2))
+    devices = tuple(
+        Device(f"gpu{d}", "gpu", memory=1000, rates={"float32": 1.0}, memory_bandwidth=1e30)
+        for d in range(2)
+    )
     wires = {("gpu0", "gpu1"): Link(1.0), ("gpu1", "gpu0"): Link(1.0)}
     return Problem(Graph("fork", ops), Cluster("two", devices, wires), Roofline(1, 1))
 

@@ -36,7 +36,10 @@ def largest_unit(problem: Problem) -> float:
 
 def unequal(*rates: float) -> Cluster:
     """GPUs of these speeds, in FLOPs a second, with links of 1 byte a second."""
-    devices = [Device(f"gpu{at}", rates={"float32": rate}) for at, rate in enumerate(rates)]
+    devices = [
+        Device(f"gpu{at}", rates={"float32": rate}, memory_bandwidth=1e30)
+        for at, rate in enumerate(rates)
+    ]
     names = [device.name for device in devices]
     links = {(one, two): Link(1) for one in names for two in names if one != two}
     return Cluster("unequal", tuple(devices), links)
@@ -54,7 +57,7 @@ def test_the_critical_path_takes_each_op_where_it_is_fastest(exact: Roofline, ch
 
 
 def test_the_critical_path_counts_launches_but_not_what_takes_no_turn(layers: Graph) -> None:
-    gpu = Device("gpu0", rates={"float32": 1.0}, launch_overhead=0.5)
+    gpu = Device("gpu0", rates={"float32": 1.0}, memory_bandwidth=1e30, launch_overhead=0.5)
     problem = Problem(layers, Cluster("one", (gpu,), {}), Roofline(compute=1, memory=1))
     assert critical_path_bound(problem) == 2 * (4 + 0.5)
 

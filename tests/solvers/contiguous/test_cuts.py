@@ -143,7 +143,9 @@ def test_the_slow_link_of_two_machines_gets_the_small_tensor() -> None:
         for at, size in enumerate(sizes)
     ]
     names = ["a0", "a1", "b0", "b1"]
-    devices = tuple(Device(name, memory=10**6, rates={"float32": 1.0}) for name in names)
+    devices = tuple(
+        Device(name, memory=10**6, rates={"float32": 1.0}, memory_bandwidth=1e30) for name in names
+    )
     links = {
         (one, other): Link(100.0 if one[0] == other[0] else 0.2)
         for one, other in itertools.permutations(names, 2)

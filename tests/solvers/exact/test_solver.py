@@ -120,7 +120,9 @@ def test_first_come_first_served_is_in_the_model(exact: Roofline) -> None:
         ),
     )
     names = ("gpu0", "gpu1", "gpu2")
-    devices = tuple(Device(name, memory=100, rates={"float32": 1.0}) for name in names)
+    devices = tuple(
+        Device(name, memory=100, rates={"float32": 1.0}, memory_bandwidth=1e30) for name in names
+    )
     links = {pair: Link(1.0, 0.0, "wire") for pair in permutations(names, 2)}
     pins = {"bulk": "gpu0", "urgent": "gpu1", "slow": "gpu2", "quick": "gpu2"}
     problem = Problem(graph, Cluster("wire", devices, links), exact, Constraints(pins=pins))
@@ -420,6 +422,8 @@ def test_a_period_that_fits_in_one_order_only_is_found() -> None:
         Op("b", flops=1, outputs=(0,), workspace=5),
         Op("c", flops=1, outputs=(0,), inputs=((0, 0),)),
     )
-    cluster = Cluster("one", (Device("gpu0", memory=8, rates={"float32": 1.0}),), {})
+    cluster = Cluster(
+        "one", (Device("gpu0", memory=8, rates={"float32": 1.0}, memory_bandwidth=1e30),), {}
+    )
     problem = Problem(Graph("order", ops), cluster, Roofline(compute=1), objective="period")
     assert solve(problem, Exact(deterministic=0.2)).key == (0, 3.0)

@@ -28,9 +28,14 @@ from placewright.solvers.partition.movable_groups import MovableGroups
 
 def linked(count: int, memory: int, host: int = 0) -> Cluster:
     """Equal GPUs, and a host of this memory, a tenth as fast."""
-    devices = [Device(f"gpu{at}", memory=memory, rates={"float32": 1e3}) for at in range(count)]
+    devices = [
+        Device(f"gpu{at}", memory=memory, rates={"float32": 1e3}, memory_bandwidth=1e30)
+        for at in range(count)
+    ]
     if host:
-        devices.append(Device("cpu", "cpu", memory=host, rates={"float32": 1e2}))
+        devices.append(
+            Device("cpu", "cpu", memory=host, rates={"float32": 1e2}, memory_bandwidth=1e30)
+        )
     names = [device.name for device in devices]
     links = {(one, two): Link(1e3) for one in names for two in names if one != two}
     return Cluster("linked", tuple(devices), links)

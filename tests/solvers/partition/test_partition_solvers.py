@@ -24,7 +24,13 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def cluster(rates: dict[str, float], memory: int = 10**9, bandwidth: float = 1.0) -> Cluster:
     """Devices by name and rate, all linked alike; one called cpu is a host."""
     devices = tuple(
-        Device(name, "cpu" if name == "cpu" else "gpu", memory=memory, rates={"float32": rate})
+        Device(
+            name,
+            "cpu" if name == "cpu" else "gpu",
+            memory=memory,
+            rates={"float32": rate},
+            memory_bandwidth=1e30,
+        )
         for name, rate in rates.items()
     )
     links = {(one, two): Link(bandwidth) for one in rates for two in rates if one != two}
@@ -109,7 +115,9 @@ def test_scotch_puts_what_is_tied_on_devices_that_are_near(exact: Roofline) -> N
         for two in names
         if one != two
     }
-    devices = tuple(Device(name, memory=10**6, rates={"float32": 1.0}) for name in names)
+    devices = tuple(
+        Device(name, memory=10**6, rates={"float32": 1.0}, memory_bandwidth=1e30) for name in names
+    )
     ops = []
     for ten in range(4):
         for at in range(10):

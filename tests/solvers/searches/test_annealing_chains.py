@@ -130,7 +130,9 @@ def test_a_period_with_staging_buffers_is_annealed_by_simulation():
             Op(f"op{at}", flops=1, inputs=((2 * at, 0),), outputs=(1,)),
         )
     )
-    devices = (Device("gpu0", memory=30), Device("cpu", "cpu", memory=100))
+    rates = {"float32": 1e30}
+    gpu = Device("gpu0", memory=30, rates=rates, memory_bandwidth=1e30)
+    devices = (gpu, Device("cpu", "cpu", memory=100, rates=rates, memory_bandwidth=1e30))
     links = {pair: Link(1.0) for pair in (("gpu0", "cpu"), ("cpu", "gpu0"))}
     problem = Problem(Graph("four", ops), Cluster("pair", devices, links), objective="period")
     plan = Plan.of(problem, [1, 0] * 4, staging={"gpu0": 7})

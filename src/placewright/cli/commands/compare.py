@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
+from placewright.cli.completion import complete_methods
 from placewright.cli.methods import find_method
 from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable, find_folder
@@ -33,7 +34,9 @@ def compare_methods(
         typer.Option(
             "--methods",
             metavar="NAMES",
-            help="Methods, e.g. single,heft, or all; by default all but pure searches.",
+            help="Methods of `place`, e.g. single,heft, or all; by default all but pure searches.",
+            autocompletion=complete_methods,
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     budget: options.Budget = None,
@@ -42,6 +45,7 @@ def compare_methods(
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
     cost_noise: options.CostNoise = None,
+    cautious: options.Cautious = True,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -49,6 +53,7 @@ def compare_methods(
             "--output",
             metavar="PATH",
             help="Write the best plan to a file, e.g. best.json, or every method's into a folder.",
+            rich_help_panel=panels.OUTPUT,
         ),
     ] = None,
     trace: options.Trace = None,
@@ -86,14 +91,21 @@ def compare_methods(
             progress=_watch(progress, names),
             on_result=record,
             keep_interrupted=True,
+            cautious=cautious,
         )
     saved = problem_options.to_dict()
     comparison = replace(
         comparison,
         results=tuple(replace(result, options=saved) for result in comparison.results),
         name=problem_options.model,
-        rank=_robust_rank(figures) if figures and not comparison.interrupted else None,
     )
+    is_robust = bool(figures) and not comparison.interrupted
+    if is_robust:
+        comparison = replace(
+            comparison,
+            rank=_robust_rank(figures),
+            criterion="robustness to cost errors, see below",
+        )
     best = comparison.best
     written = OutputFiles()
     written.write(json_output.save_result, best, None if folder else output)
@@ -102,10 +114,9 @@ def compare_methods(
         for result in comparison.results:
             written.write(json_output.save_result, result, folder / f"{result.solver}.json")
     written.write(json_output.save_report, comparison, report)
-    is_ranked = comparison.rank is not None
     if json:
         rows = [json_output.result_data(problem, result) for result in comparison.results]
-        for row in rows if is_ranked else ():
+        for row in rows if is_robust else ():
             row["robustness"] = robustness.robustness_data(figures[row["method"]])
         json_output.print_json(
             {
@@ -114,7 +125,8 @@ def compare_methods(
                 "bound_name": best.bound_name,
                 "best_single": json_output.single_device_data(comparison),
                 "best": best.solver,
-                **({"rule": robustness.SELECTION_RULE} if is_ranked else {}),
+                **({"criterion": comparison.criterion} if comparison.criterion else {}),
+                **({"rule": robustness.SELECTION_RULE} if is_robust else {}),
                 "methods": rows,
                 "skipped": [
                     {"method": name, "reason": reason} for name, reason in comparison.skipped
@@ -124,7 +136,7 @@ def compare_methods(
         )
     else:
         tables.print_comparison(comparison)
-        if is_ranked:
+        if is_robust:
             chosen_row = list(figures).index(best.solver)
             robustness.print_robustness(list(figures.items()), "method", chosen_row)
         tables.print_lines(["", *written.lines] if written.lines else [])

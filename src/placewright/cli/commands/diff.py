@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.paths import load_plan
 from placewright.cli.render.text import format_count
 from placewright.units import format_bytes, format_seconds
@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 
 MAX_MODULES = 20  # modules that are shown without --all
 
-PlanFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A plan or result file.", show_default=False)
+FirstPlan = Annotated[
+    Path, typer.Argument(metavar="FIRST", help="A plan or result file.", show_default=False)
+]
+SecondPlan = Annotated[
+    Path, typer.Argument(metavar="SECOND", help="Another one.", show_default=False)
 ]
 
 
 def diff_plans(
-    first: PlanFile,
-    second: PlanFile,
-    every: Annotated[bool, typer.Option("--all", help="List every op that moved.")] = False,
+    first: FirstPlan,
+    second: SecondPlan,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every op that moved.", rich_help_panel=panels.OUTPUT)
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Show what differs between two plans: ops that moved, order, fusion and staging."""

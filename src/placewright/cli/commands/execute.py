@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.errors import ConfigError
 
 
@@ -20,18 +20,34 @@ def execute_plan(
             metavar="MODEL",
             help="model.py:build, or a built-in model such as inception-v3:training=false.",
             show_default=False,
+            rich_help_panel=panels.PROBLEM,
         ),
     ],
     training: options.Training = False,
     optimizer: options.Optimizer = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps to run.")] = 20,
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps", metavar="N", min=1, help="Steps to run.", rich_help_panel=panels.RUN
+        ),
+    ] = 20,
     in_flight: Annotated[
         int,
-        typer.Option("--in-flight", metavar="N", min=1, help="Pipelined steps at once."),
+        typer.Option(
+            "--in-flight",
+            metavar="N",
+            min=1,
+            help="Pipelined steps at once.",
+            rich_help_panel=panels.RUN,
+        ),
     ] = 1,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Check outputs, gradients, devices and memory first."),
+        typer.Option(
+            "--verify",
+            help="Check outputs, gradients, devices and memory first.",
+            rich_help_panel=panels.RUN,
+        ),
     ] = False,
     device_map: Annotated[
         list[str] | None,
@@ -39,6 +55,7 @@ def execute_plan(
             "--device-map",
             metavar="DEVICE=TORCH",
             help="The PyTorch device of a plan's device: gpu0=cuda:1, gpu0=cpu.",
+            rich_help_panel=panels.RUN,
         ),
     ] = None,
     json: options.Json = False,
@@ -55,7 +72,7 @@ def execute_plan(
     from placewright.runtime.meter import load_model, time_steps
     from placewright.runtime.program import program as torch_program
     from placewright.runtime.verification import verify as check
-    from placewright.units import format_bytes, format_seconds
+    from placewright.units import format_bytes, format_percent, format_seconds
 
     torch_devices = parse_device_map(device_map)
     check_training(parse_spec(model), training, optimizer)
@@ -97,7 +114,7 @@ def execute_plan(
         predicted = f", predicted {format_seconds(predicted_seconds)}"
     seconds = format_seconds(measured.seconds)
     count = format_count(steps - dropped, "step")
-    spread = f"median of {count}, spread {measured.spread:.0%}".replace("%", " %")
+    spread = f"median of {count}, spread {format_percent(measured.spread, decimal_below=0)}"
     lines.insert(0, f"{metric} {seconds} measured ({spread}){predicted}")
     if issued:
         data["issued"] = issued

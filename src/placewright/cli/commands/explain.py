@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.paths import find_plan, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
@@ -27,7 +27,10 @@ def explain_plan(
     op: Annotated[
         str | None,
         typer.Option(
-            "--op", metavar="NAME", help="The op; without it, the ops that gain most by moving."
+            "--op",
+            metavar="NAME",
+            help="The op; without it, the ops that gain most by moving.",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     json: options.Json = False,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
+from placewright.cli.completion import complete_target
+from placewright.cli.names import TARGET_NAMES
 from placewright.cli.paths import check_writable, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
@@ -31,19 +33,29 @@ def export_plan(
         typer.Option(
             "--to",
             metavar="TARGET",
-            help="accelerate, pipelining, onnxruntime, onnx, openvino, llama.cpp, vllm or "
-            "tensorflow.",
+            help=f"{', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}.",
+            autocompletion=complete_target,
             show_default=False,
+            rich_help_panel=panels.OUTPUT,
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write it to a file."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write it to a file.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = None,
     device: Annotated[
         list[str] | None,
         typer.Option(
-            "--device", metavar="NAME=NAME", help="What the target calls a device: gpu0=1."
+            "--device",
+            metavar="NAME=NAME",
+            help="What the target calls a device: gpu0=1.",
+            rich_help_panel=panels.OUTPUT,
         ),
     ] = None,
     json: options.Json = False,

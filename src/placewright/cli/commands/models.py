@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.errors import MissingDependency
 from placewright.units import format_bytes
 
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 def list_models(
     capture: Annotated[
-        bool, typer.Option("--capture", help="Capture every model for its figures; takes minutes.")
+        bool,
+        typer.Option(
+            "--capture",
+            help="Capture every model for its figures; takes minutes.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
+from placewright.cli.completion import complete_method
 from placewright.cli.methods import find_method
+from placewright.cli.names import METHOD_NAMES, POLICY_NAMES
 from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable, find_plan, is_this_machine
 from placewright.cli.problem_options import (
@@ -31,12 +33,19 @@ def place_model(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="Search method: auto, single, heft, annealing, exact, ...; a policy: pair, go; or "
-            "the folder of a trained run.",
+            help=f"Search method: {', '.join(METHOD_NAMES)}; a policy: {', '.join(POLICY_NAMES)}; "
+            "or the folder of a trained run.",
+            autocompletion=complete_method,
+            rich_help_panel=panels.SEARCH,
         ),
     ] = "auto",
     fuse: Annotated[
-        bool, typer.Option("--fuse", help="(auto only) Also fuse ops, for a runtime that does so.")
+        bool,
+        typer.Option(
+            "--fuse",
+            help="(auto only) Also fuse ops, for a runtime that does so.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = False,
     proposer: Annotated[
         str | None,
@@ -45,6 +54,7 @@ def place_model(
             metavar="NAME",
             help="(auto only) A trained helper: scout ranks moves before they are evaluated, pair "
             "and go propose plans; none. [default: scout]",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     budget: options.Budget = None,
@@ -54,6 +64,7 @@ def place_model(
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
     cost_noise: options.CostNoise = None,
+    cautious: options.Cautious = True,
     measure: Annotated[
         int | None,
         typer.Option(
@@ -62,14 +73,25 @@ def place_model(
             min=1,
             help="Run the best K plans and every single device on this machine, and take the "
             "fastest. With --on here, ops are measured first.",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option(help="Show what binds the plan and what would help; takes a moment.")
+        bool,
+        typer.Option(
+            help="Show what binds the plan and what would help; takes a moment.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = True,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the plan and its figures."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the plan and its figures.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = None,
     trace: options.Trace = None,
     report: options.Report = None,
@@ -108,6 +130,7 @@ def place_model(
             measured_choice or robust_choice,
             budget=seconds,
             keep_interrupted=True,
+            cautious=cautious,
         )
         if measured_choice is not None:
             measured_choice.meter.close()

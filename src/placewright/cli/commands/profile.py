@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.model_loading import check_training, parse_spec
 from placewright.cli.paths import check_json, check_writable, is_this_machine
 from placewright.cli.problem_options import parse_budget, parse_sizes
@@ -22,14 +22,19 @@ def profile_machine(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="model.py:build or a built-in model; without one only the machine is measured.",
             show_default=False,
         ),
     ] = None,
     on: Annotated[
         str,
-        typer.Option("--on", metavar="here", help="This machine; here:workers=2 is --workers 2."),
+        typer.Option(
+            "--on",
+            metavar="here",
+            help="This machine; here:workers=2 is --workers 2.",
+            rich_help_panel=panels.PROBLEM,
+        ),
     ] = "here",
     workers: Annotated[
         int | None,
@@ -38,14 +43,23 @@ def profile_machine(
             metavar="N",
             min=1,
             help="CPU devices to make of the cores. [default: 1 next to GPUs, else 2]",
+            rich_help_panel=panels.RUN,
         ),
     ] = None,
     budget: Annotated[
         str,
-        typer.Option("--budget", metavar="TIME", help="Time budget for measuring ops."),
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="Time budget for measuring ops.",
+            rich_help_panel=panels.RUN,
+        ),
     ] = "60s",
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Measure again what was measured before.")
+        bool,
+        typer.Option(
+            "--refresh", help="Measure again what was measured before.", rich_help_panel=panels.RUN
+        ),
     ] = False,
     limit: options.Limit = None,
     training: options.Training = False,
@@ -57,6 +71,7 @@ def profile_machine(
             "--output",
             metavar="FILE",
             help="Write the table of op times for --costs; without a model, the cluster.",
+            rich_help_panel=panels.OUTPUT,
         ),
     ] = None,
     json: options.Json = False,

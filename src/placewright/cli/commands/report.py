@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.paths import check_writable, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
@@ -26,12 +26,19 @@ def report_results(
     results: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RESULT...", help="Result or plan files of one problem.", show_default=False
+            metavar="RESULT", help="Result or plan files of one problem.", show_default=False
         ),
     ],
     problem_options: ProblemOptions,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="The page to write.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = Path("report.html"),
     json: options.Json = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_writable, find_plan
 from placewright.cli.problem_options import ProblemOptions, with_problem_options
@@ -18,12 +18,21 @@ def simulate_plan(
     plan: Annotated[
         Path,
         typer.Option(
-            "--plan", metavar="FILE", help="A plan, result or split file.", show_default=False
+            "--plan",
+            metavar="FILE",
+            help="A plan, result or split file.",
+            show_default=False,
+            rich_help_panel=panels.PROBLEM,
         ),
     ],
     in_flight: Annotated[
         int | None,
-        typer.Option(metavar="STEPS", min=2, help="Also simulate STEPS pipelined steps at once."),
+        typer.Option(
+            metavar="STEPS",
+            min=2,
+            help="Also simulate STEPS pipelined steps at once.",
+            rich_help_panel=panels.RUN,
+        ),
     ] = None,
     trace: options.Trace = None,
     json: options.Json = False,

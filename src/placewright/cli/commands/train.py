@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
+from placewright.cli.completion import complete_recipe
+from placewright.cli.names import RECIPE_NAMES
 from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable
 from placewright.cli.problem_options import (
@@ -25,12 +27,6 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.training import Recipe, Trainer, UpdateLog
 
-RECIPE_NAMES = (
-    *("colocrl", "colocrl-paper", "go", "go-paper", "hierarchical", "hierarchical-paper"),
-    *("hierarchical-open", "pair", "placeto", "placeto-steps", "placeto-paper"),
-    *("placeto-any", "placeto-joint"),
-)
-"""The recipes of `placewright.training`, which takes too long to import for `--help`."""
 _CURVE_ROWS = 10  # rows of the learning curve that are printed
 _LOG_FIELDS = ("update", "plans", "best", "mean", "greedy", "entropy", "infeasible")
 
@@ -41,7 +37,10 @@ def train_policy(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="RECIPE", help=f"One of {', '.join(RECIPE_NAMES)}.", show_default=False
+            metavar="RECIPE",
+            help=f"One of {', '.join(RECIPE_NAMES)}.",
+            show_default=False,
+            autocompletion=complete_recipe,
         ),
     ] = None,
     problem_options: ProblemOptions,
@@ -51,6 +50,7 @@ def train_policy(
             "--family",
             metavar="NAME",
             help="Train on all training graphs of a family (cifar10, ptb, nmt) instead of MODEL.",
+            rich_help_panel=panels.PROBLEM,
         ),
     ] = None,
     demonstrations: Annotated[
@@ -60,6 +60,7 @@ def train_policy(
             metavar="FILE",
             help="(go only) Train on the problems of this file and imitate its plans; graphs are "
             "read from its folder, if they are there.",
+            rich_help_panel=panels.PROBLEM,
         ),
     ] = None,
     evaluations: Annotated[
@@ -70,21 +71,45 @@ def train_policy(
             min=1,
             help="Plans to evaluate in all; with --resume more than before, to train further. "
             f"[default: {DEFAULT_EVALUATIONS}, or no limit with --budget]",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option("--budget", metavar="TIME", help="Time to train in all: 5min, 2h."),
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="Time to train in all: 5min, 2h.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", metavar="N", min=0, help="Random seed. [default: 0]"),
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            help="Random seed. [default: 0]",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = None,
     groups: Annotated[
-        int | None, typer.Option("--groups", metavar="N", help="Largest number of groups of ops.")
+        int | None,
+        typer.Option(
+            "--groups",
+            metavar="N",
+            help="Largest number of groups of ops.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = None,
     hidden: Annotated[
-        int | None, typer.Option("--hidden", metavar="N", help="Size of the hidden states.")
+        int | None,
+        typer.Option(
+            "--hidden",
+            metavar="N",
+            help="Size of the hidden states.",
+            rich_help_panel=panels.SEARCH,
+        ),
     ] = None,
     grouping: Annotated[
         str | None,
@@ -92,6 +117,7 @@ def train_policy(
             "--grouping",
             metavar="NAME",
             help="How ops are grouped: colocation, coarse, module, op, forward.",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     start_times: Annotated[
@@ -99,24 +125,44 @@ def train_policy(
         typer.Option(
             "--start-times",
             help="(placeto only) Let the policy read when groups start, simulated at each step.",
+            rich_help_panel=panels.SEARCH,
         ),
     ] = False,
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            "--run-dir", metavar="DIR", help="Folder of the run. [default: runs/RECIPE-MODEL]"
+            "--run-dir",
+            metavar="DIR",
+            help="Folder of the run. [default: runs/RECIPE-MODEL]",
+            rich_help_panel=panels.OUTPUT,
         ),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="DIR", help="Continue the run in this folder."),
+        typer.Option(
+            "--resume",
+            metavar="DIR",
+            help="Continue the run in this folder.",
+            rich_help_panel=panels.RUN,
+        ),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard logs into the run's folder.")
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Write TensorBoard logs into the run's folder.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the best plan and its figures."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the best plan and its figures.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = None,
     report: options.Report = None,
     json: options.Json = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cli.render import text
 from placewright.cli.render.json_output import problem_data
-from placewright.units import format_bytes, format_percent, format_seconds
+from placewright.units import format_bytes, format_change, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -314,7 +314,7 @@ def _move_data(problem: Problem, move: OpMove) -> dict[str, Any]:
 
 
 def _change_text(move: OpMove) -> str:
-    return f"{move.relative_change * 100:+.2f} %"
+    return format_change(move.relative_change)
 
 
 def _fits_text(overflow: int) -> str:

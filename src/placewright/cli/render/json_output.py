@@ -67,6 +67,7 @@ def result_data(problem: Problem, result: Result) -> Data:
         "evaluations": result.evaluations,
         "seconds": result.seconds,
         "seed": result.seed,
+        "notes": list(result.notes),
         "devices": [
             {
                 "name": use.name,

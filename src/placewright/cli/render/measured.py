@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewright.cli.model_loading import training_mode
-from placewright.units import format_seconds
+from placewright.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from placewright.cli.problem_options import ProblemOptions
@@ -43,7 +43,7 @@ def measured_lines(selection: MeasuredChoice, method: str) -> list[str]:
     ]
     for ranked in selection.ranking:
         measurement = ranked.measurement
-        spread = f"{measurement.spread:.0%}".replace("%", " %")
+        spread = format_percent(measurement.spread, decimal_below=0)
         timing = f"{format_seconds(measurement.seconds)} measured, spread {spread}"
         name = ranked.candidate.found_by or method
         simulated = f"{format_seconds(ranked.candidate.key[1])} simulated"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placewright.cli.render import text
+from placewright.cli.wrapping import output_width, wrap_line
 from placewright.errors import printable
 from placewright.units import format_bytes, format_percent, format_seconds
 
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
     from placewright.solvers import Comparison
 
 FOLD_WIDTH = 24  # characters of a name that a narrow terminal shows in one line
+UNWRAPPED_WIDTH = 100_000  # columns of what is no terminal: nothing is folded there
 MAX_DEVICES = 16  # up to which all devices are shown; of more, those that do nothing are not
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Plain lines, wrapped at words where the terminal is narrow."""
-    console = _console()
+    """Plain lines, wrapped at words where the terminal is narrow; not at all without one."""
+    width = output_width()
     for line in lines:
-        console.print(printable(line))
+        for part in wrap_line(printable(line), width):
+            print(part)
 
 
 def print_table(
@@ -62,9 +65,13 @@ def print_table(
         min(width, FOLD_WIDTH) if at < text_columns else width for at, width in enumerate(widths)
     )
     console = _console(table_width + 2 * (len(widths) - 1))
+    with console.capture() as capture:
+        console.print(table)
+    lines = capture.get().splitlines()
     if blank_line:
-        console.print()
-    console.print(table)
+        print()
+    for line in lines:
+        print(line.rstrip(" "))
 
 
 def print_result(comparison: Comparison) -> None:
@@ -125,14 +132,15 @@ def print_comparison(comparison: Comparison) -> None:
         for result in comparison.results
         if not result.fits
     ]
-    criterion = (
-        text.objective_name(best)
-        if comparison.rank is None
-        else "robustness to cost errors, see below"
-    )
+    criterion = comparison.criterion or text.objective_name(best)
     legend = f"best by {criterion}" if best.fits else "closest to fitting; no plan fits"
     lines = ["", f"* {legend}", text.single_device_line(comparison), text.bound_line(best)]
     lines += [f"out of memory: {', '.join(overflows)}"] if overflows else []
+    lines += best.notes
+    faster = [result.solver for result in comparison.faster_by_estimate]
+    lines += (
+        [f"predicted faster, but not with slow hand-overs: {', '.join(faster)}"] if faster else []
+    )
     lines += [f"{name} skipped: {reason}" for name, reason in comparison.skipped]
     lines += [text.INTERRUPTED_LINE] if comparison.interrupted else []
     print_lines(lines)
@@ -164,14 +172,14 @@ def _print_memory(problem: Problem, uses: Sequence[DeviceUse]) -> None:
 
 def _free_memory(use: DeviceUse) -> str:
     if use.peak > use.limit:
-        return f"-{format_bytes(use.peak - use.limit)}"
+        return f"−{format_bytes(use.peak - use.limit)}"
     return text.format_memory(use.limit - use.peak)
 
 
-def _console(min_width: int = 0) -> Any:
+def _console(min_width: int) -> Any:
     """A console. Names are data: no markup, no emoji and no colours for numbers in them."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False)
-    console.width = max(console.width, min_width)
+    console.width = max(output_width() or UNWRAPPED_WIDTH, min_width)
     return console

@@ -56,6 +56,7 @@ def summary_lines(comparison: Comparison) -> list[str]:
     lines = [f"{value}{method}, {_comparison_text(comparison)}"]
     lines += [_bound_text(result), _traffic_line(comparison)]
     lines += [] if result.fits else [_overflow_line(result)]
+    lines += result.notes
     lines += [INTERRUPTED_LINE] if comparison.interrupted else []
     return [line for line in lines if line]
 

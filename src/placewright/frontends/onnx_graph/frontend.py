@@ -33,6 +33,7 @@ from placewright.frontends.onnx_graph.shapes import MAX_FOLDED, dtype_of
 from placewright.frontends.op_costs import logger
 from placewright.frontends.protobuf import is_utf8, read_bytes
 from placewright.frontends.text_files import file_label
+from placewright.logs import log_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,7 +60,8 @@ def from_onnx(
         FileError: The file cannot be read, or is not an ONNX model.
         GraphError: The model is malformed, or a dimension or shape is unknown.
     """
-    return _read_model(path, dims, shapes)[0]
+    with log_duration(f"reading {path}"):
+        return _read_model(path, dims, shapes)[0]
 
 
 def from_onnx_with_nodes(

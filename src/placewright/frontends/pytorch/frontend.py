@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, GraphError, MissingDependency, nearest
 from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.logs import log_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,5 +61,6 @@ def from_torch(
     if not isinstance(model, torch.nn.Module):
         raise GraphError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    model_capture = capture_model(model, args, kwargs or {}, training)
+    with log_duration(f"capturing {name or type(model).__name__} with torch.export"):
+        model_capture = capture_model(model, args, kwargs or {}, training)
     return build_graph(model_capture, name or type(model).__name__, optimizer if training else None)

@@ -14,8 +14,7 @@ function ratioWords(other, name) {
   if (!best.fits || !(best.value > 0)) return ["", ""];
   const ratio = other.value / best.value;
   if (Math.abs(ratio - 1) < 5e-4) return [`this plan is as fast as ${name}`, ""];
-  if (ratio > 1)
-    return [`this plan is ${short(Number(ratio.toPrecision(3)))}× faster`, "good"];
+  if (ratio > 1) return [`this plan is ${short(Number(ratio.toPrecision(3)))}× faster`, "good"];
   return [`this plan is ${short(Number((1 / ratio).toPrecision(3)))}× slower`, "bad"];
 }
 
@@ -27,12 +26,10 @@ const answer = {
     by("problem").textContent = [
       count(data.total, "op"),
       count(data.devices.length, "device"),
-      `plan by ${methodWords(best)}`,
-      data.discipline === "ready"
-        ? "devices run whichever op is ready"
-        : "devices run in the plan's order",
       ...(data.graph_name === data.model ? [] : [data.graph_name]),
     ].join(" · ");
+    this.facts(best);
+    this.command();
     by("notes").replaceChildren(
       ...data.notes.map((text) => make("li", { text })),
       ...(data.interrupted
@@ -45,14 +42,16 @@ const answer = {
     );
     by("why").textContent = `Why: ${data.sentence}`;
     by("helps").hidden = !data.helps.length;
-    by("helps").textContent = `What would help: ${data.helps.join("; ")}.`;
+    by("helps")
+      .querySelector("ul")
+      .replaceChildren(...data.helps.map((text) => make("li", { text })));
     by("figures").replaceChildren(
       this.card(figureName, seconds(best.value), this.fits(best), best.fits ? "" : "bad"),
       this.baseline("best single device", single, data.single_device),
       this.default(),
       this.bound(best),
     );
-    this.bars();
+    this.cluster();
   },
 
   card(name, value, words, mood = "") {
@@ -104,40 +103,90 @@ const answer = {
     );
   },
 
-  bars() {
-    const best = data.methods[data.answer],
-      colour = "var(--quiet)";
-    const rows = [
-      ["lower bound", best.bound, "var(--good)", true],
-      ["this plan", best.value, "var(--accent)", best.fits],
+  // What makes the problem what it is.
+  facts(best) {
+    const limits = Object.entries(data.limits).map(([name, size]) => `${name} ${bytes(size)}`);
+    const facts = [
+      ["memory limits", limits.length ? limits.join(", ") : "the devices' own"],
+      ...(data.constraints.length ? [["constraints", data.constraints.join("; ")]] : []),
+      ["objective", data.objective === "step" ? "time of one step" : "period of pipelined steps"],
+      ["order of ops", data.discipline === "ready" ? "whichever op is ready" : "the plan's order"],
+      ["op times", data.costs],
+      ["method", best.name],
+      ["seed", String(best.seed)],
+      ["made", data.date],
     ];
-    if (data.default !== null && data.default !== data.answer)
-      rows.push([
-        "Accelerate",
-        data.methods[data.default].value,
-        colour,
-        data.methods[data.default].fits,
-      ]);
-    if (data.single !== data.answer)
-      rows.push([
-        `${data.single_device} alone`,
-        data.methods[data.single].value,
-        colour,
-        data.methods[data.single].fits,
-      ]);
-    const most = Math.max(...rows.map((row) => row[1]), 1e-30);
-    by("bars").setAttribute(
-      "aria-label",
-      rows.map(([name, value]) => `${name} ${seconds(value)}`).join(", "),
+    by("facts").replaceChildren(
+      ...facts.map(([name, text]) =>
+        make("div", {}, make("dt", { text: name }), make("dd", { text })),
+      ),
     );
-    by("bars").replaceChildren(
-      ...rows.flatMap(([name, value, fill, fits]) => [
-        make("span", { class: "name", text: name }),
-        make("i", {
-          style: { width: `${(value / most) * 100}%`, background: fill, opacity: fits ? 1 : 0.35 },
+  },
+
+  command() {
+    const place = by("command"),
+      code = place.querySelector("code"),
+      button = place.querySelector("button");
+    place.hidden = data.command === null;
+    if (data.command === null) return;
+    code.textContent = data.command;
+    button.addEventListener("click", async () => {
+      getSelection().selectAllChildren(code);
+      try {
+        await navigator.clipboard.writeText(data.command);
+      } catch {
+        document.execCommand("copy"); // a page in a frame may not use the clipboard by itself
+      }
+      button.textContent = "Copied";
+    });
+  },
+
+  cluster() {
+    const rate = (device, dtype) => {
+      const value = device.rates[dtype];
+      return value ? `${short(value / 1e12)} T` : "–";
+    };
+    const limits = data.limits;
+    const columns = [
+      ["device", (device) => device.name],
+      ["model", (device) => device.model || device.kind],
+      ["memory", (device) => (device.memory === null ? "no limit" : bytes(device.memory))],
+      ["limit", (device) => (device.name in limits ? bytes(limits[device.name]) : "–")],
+      ["usable", (device) => (device.usable === null ? "no limit" : bytes(device.usable))],
+      ["float32 FLOP/s", (device) => rate(device, "float32")],
+      ["float16 FLOP/s", (device) => rate(device, "float16")],
+      ["GB/s", (device) => (device.bandwidth ? short(device.bandwidth / 1e9) : "–")],
+    ];
+    const few = data.devices.slice(0, 16);
+    by("device-table").replaceChildren(
+      make(
+        "thead",
+        {},
+        make("tr", {}, ...columns.map(([text]) => make("th", { scope: "col", text }))),
+      ),
+      make(
+        "tbody",
+        {},
+        ...few.map((device) => {
+          const row = make(
+            "tr",
+            {},
+            ...columns.map(([, text]) => make("td", { text: text(device) })),
+          );
+          row.firstChild.prepend(make("i", { class: "dot", style: { background: device.colour } }));
+          return row;
         }),
-        make("span", { text: seconds(value) + (fits ? "" : ", does not fit") }),
-      ]),
+      ),
     );
+    const links = data.links.map((link) => {
+      const more = link.count > 1 ? ` and ${count(link.count - 1, "link")} like it` : "";
+      const width = link.bandwidth === null ? "no limit" : `${short(link.bandwidth / 1e9)} GB/s`;
+      return `${link.source}→${link.target}${more}: ${width}, ${seconds(link.latency)}`;
+    });
+    const others = data.devices.length - few.length;
+    by("links").textContent = [
+      ...(others > 0 ? [`and ${count(others, "device")} more`] : []),
+      ...(links.length ? [`Links: ${links.join("; ")}.`] : []),
+    ].join(" ");
   },
 };

@@ -1,8 +1,16 @@
 // Lanes of devices and channels over time, drawn from what is in view alone.
 
-const GUTTER = 168,
-  AXIS = 24,
-  FEW = 12;
+const AXIS = 24,
+  FEW = 12,
+  IDLE = 5e-4, // of the step: what is busy for less shows as 0.0 %
+  CROSSING = 14; // pixels between two crossings of the critical path below which none is drawn
+
+// Pixels left of the charts, where names are.
+let GUTTER = 168;
+
+function fitGutter() {
+  GUTTER = innerWidth < 620 ? 108 : 168;
+}
 
 function axisSteps(span, most) {
   const rough = span / most,
@@ -26,6 +34,11 @@ function drawAxis(context, width, height, view, top = 0) {
   }
 }
 
+// A channel's own name is in ASCII.
+function laneName(lane) {
+  return lane.name.replace("->", "→");
+}
+
 function label(context, text, x, y, wide) {
   context.fillText(fitted(context, text, wide), x, y);
 }
@@ -38,16 +51,23 @@ class Lanes {
     this.surface = new Surface(place.querySelector("canvas"), (...all) => this.draw(...all));
   }
 
+  // The lanes that are drawn: without those that are idle, and of many channels the busiest.
   lanes() {
-    const step = this.how.step();
-    const devices = step.lanes.filter((lane) => lane.kind === "device");
+    const step = this.how.step(),
+      every = this.how.every?.() ?? true;
+    const busy = (lane) => lane.busy > IDLE * step.length;
+    let devices = step.lanes.filter((lane) => lane.kind === "device");
     let channels = step.lanes.filter((lane) => lane.kind === "channel");
-    this.left = 0;
+    const total = devices.length + channels.length;
+    if (!every) {
+      if (devices.some(busy)) devices = devices.filter(busy);
+      channels = channels.filter(busy);
+    }
     if (channels.length > FEW && !this.how.every?.()) {
       const busiest = [...channels].sort((a, b) => b.busy - a.busy).slice(0, FEW);
-      this.left = channels.length - FEW;
       channels = channels.filter((lane) => busiest.includes(lane));
     }
+    this.left = total - devices.length - channels.length;
     return [...devices, ...channels];
   }
 
@@ -106,8 +126,9 @@ class Lanes {
       context.fillStyle = device ? ink.text : ink.quiet;
       const size = compact ? "9px" : device ? "600 12px" : "11px";
       context.font = `${size} system-ui, sans-serif`;
-      label(context, lane.name, 18, y + high / 2, device ? 92 : 104);
-      if (!compact || device) {
+      const figure = (!compact || device) && (device || GUTTER > 120);
+      label(context, laneName(lane), 18, y + high / 2, GUTTER - (figure ? 64 : 26));
+      if (figure) {
         context.textAlign = "right";
         context.fillStyle = ink.quiet;
         context.font = compact ? "9px system-ui, sans-serif" : "11px system-ui, sans-serif";
@@ -180,8 +201,11 @@ class Lanes {
     const { from, to } = this.how.view(),
       place = new Map(this.rows.map((row) => [row.lane, row]));
     context.fillStyle = data.colours.critical;
-    // Where the path goes to and fro many times within a few pixels, its crossings would hide all.
+    // Where the path goes to and fro within a few pixels, its crossings would hide all else.
     const crossings = this.crossings(step, place);
+    const sparse = crossings * CROSSING < this.surface.width - GUTTER,
+      thick = sparse ? 3 : 1.5;
+    this.pathCrossings = sparse ? crossings : 0;
     let before = null,
       last = -10;
     for (const thing of step.path) {
@@ -198,13 +222,11 @@ class Lanes {
         const x = this.x(start),
           wide = Math.max(0.6, this.x(end) - x),
           foot = row.y + row.high;
-        context.fillRect(x, foot - 3, wide, 3);
-        if (before && before !== row && x - last > 2) {
-          const low = Math.min(before.y + before.high, foot) - 3,
+        context.fillRect(x, foot - thick, wide, thick);
+        if (sparse && before && before !== row && x - last > 2) {
+          const low = Math.min(before.y + before.high, foot) - thick,
             high = Math.max(before.y + before.high, foot);
-          context.globalAlpha = Math.min(1, Math.max(0.1, 60 / crossings));
-          context.fillRect(x - 0.75, low, 1.5, high - low);
-          context.globalAlpha = 1;
+          context.fillRect(x - 0.5, low, 1, high - low);
           last = x;
         }
       }
@@ -231,6 +253,7 @@ class Lanes {
     if (at < 0) return;
     const row = this.rows.find((each) => each.lane === step.lanes[at]),
       slot = step.opSlot[state.op];
+    if (!row) return; // it takes too little time for a lane of its own
     const x = this.x(row.lane.start[slot]),
       wide = Math.max(this.x(row.lane.end[slot]) - x, 1);
     context.strokeStyle = ink.text;
@@ -276,7 +299,7 @@ class Lanes {
       const next = above(lane.start, t),
         from = next ? lane.end[next - 1] : 0;
       const to = next < lane.size ? lane.start[next] : step.length;
-      return [`${lane.name} is idle`, `for ${ticks(to - from)}, ${stretch(from, to)}`];
+      return [`${laneName(lane)} is idle`, `for ${ticks(to - from)}, ${stretch(from, to)}`];
     }
     const lines =
       lane.kind === "device" ? opWords(step, lane.what[slot]) : sendWords(step, lane.what[slot]);

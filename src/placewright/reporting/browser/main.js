@@ -38,6 +38,11 @@ function start() {
   on("plan", () => {
     choice.value = String(state.plan);
   });
+  fitGutter();
+  addEventListener("resize", () => {
+    fitGutter();
+    tell("size");
+  });
   fitTime();
   const parts = [answer, methods, timeline, memory, graph, ops, chosen, search, learning, plans];
   for (const part of parts) part.start();

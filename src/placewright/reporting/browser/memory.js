@@ -1,12 +1,41 @@
 // Memory over time: for each device what it holds, under the limit, along the timeline's own view.
 
 const LAYERS = ["weights", "staging", "activations", "copies"];
+// Greys and stripes, since colours mean devices.
+const SHADES = { weights: "steady", staging: "steady", activations: "passing", copies: "passing" };
+const STRIPES = { staging: "passing", copies: "steady" };
+const SLANT = { staging: 1, copies: -1 };
+
+// A pattern of slanted lines, made again when the theme changes.
+function stripes(context, layer) {
+  const tile = make("canvas", { width: 6, height: 6 }),
+    pen = tile.getContext("2d");
+  pen.strokeStyle = ink[STRIPES[layer]];
+  pen.lineWidth = SLANT[layer] > 0 ? 1.6 : 0.9;
+  pen.beginPath();
+  for (const shift of [-6, 0, 6]) {
+    pen.moveTo(shift, SLANT[layer] > 0 ? 6 : 0);
+    pen.lineTo(shift + 6, SLANT[layer] > 0 ? 0 : 6);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}
+
+function shadeKey(layer, text) {
+  const entry = key(ink[SHADES[layer]], text);
+  if (layer in STRIPES) {
+    const line = ink[STRIPES[layer]];
+    const [angle, wide] = SLANT[layer] > 0 ? ["135deg", "1.5px"] : ["45deg", "0.8px"];
+    entry.firstChild.style.backgroundImage = `repeating-linear-gradient(${angle}, ${line} 0 ${wide}, transparent ${wide} 4px)`;
+  }
+  return entry;
+}
 
 class Held {
   constructor(place, at) {
     this.at = at;
     this.surface = new Surface(place.querySelector("canvas"), (...all) => this.draw(...all));
-    this.surface.canvas.style.height = "96px";
+    this.surface.canvas.style.height = "108px";
   }
 
   // The highest bytes that the chart shows, and whether the limit is within.
@@ -14,10 +43,9 @@ class Held {
     const held = shown().memory[this.at],
       device = data.devices[this.at];
     if (device.usable === null) return [Math.max(held.peak * 1.15, 1), false];
-    const near = held.peak > 0.12 * device.usable;
-    return near
-      ? [Math.max(held.peak, device.usable + device.reserve) * 1.06, true]
-      : [Math.max(held.peak * 1.35, 1), false];
+    const top = device.usable + device.reserve;
+    if (memory.toLimit()) return [Math.max(held.peak, top, 1) * 1.08, true];
+    return [Math.max(held.peak * 1.2, 1), held.peak * 1.2 > device.usable];
   }
 
   // The change that is in force at a time.
@@ -45,11 +73,16 @@ class Held {
       context.beginPath();
       for (let x = 0; x < plot; x++) context.lineTo(GUTTER + x, y(over[x]));
       for (let x = plot - 1; x >= 0; x--) context.lineTo(GUTTER + x, y(below[x]));
-      context.fillStyle = ink[layer];
+      context.fillStyle = ink[SHADES[layer]];
       context.fill();
+      if (layer in STRIPES) {
+        context.fillStyle = stripes(context, layer);
+        context.fill();
+      }
       below = over;
     }
     drawAxisLines(context, width, height);
+    this.drawTicks(context, width, most, y);
     if (limited) {
       const full = y(device.usable + device.reserve),
         line = y(device.usable);
@@ -71,6 +104,31 @@ class Held {
     this.names(context, held, device, limited);
   }
 
+  // Bytes along the left side: steps are powers of two, so that their figures are short.
+  drawTicks(context, width, most, y) {
+    const step = 2 ** Math.ceil(Math.log2(most / 3.5));
+    this.ticks = [];
+    context.font = "10px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    for (let size = 0; size <= most; size += step) {
+      const at = Math.round(y(size)) + 0.5;
+      context.fillStyle = ink.line;
+      context.globalAlpha = 0.6;
+      context.fillRect(GUTTER, at, width - GUTTER, 1);
+      context.globalAlpha = 1;
+      context.fillStyle = ink.quiet;
+      const inside = GUTTER < 120; // where names leave no space
+      context.textAlign = inside ? "left" : "right";
+      if (inside) context.fillStyle = ink.text;
+      context.fillText(
+        bytes(size),
+        inside ? GUTTER + 4 : GUTTER - 5,
+        Math.max(6, at - (inside ? 6 : 0)),
+      );
+      this.ticks.push(size);
+    }
+  }
+
   names(context, held, device, limited) {
     context.textAlign = "left";
     context.textBaseline = "alphabetic";
@@ -78,7 +136,7 @@ class Held {
     context.fillRect(8, 13, 4, 10);
     context.fillStyle = ink.text;
     context.font = "600 12px system-ui, sans-serif";
-    label(context, device.name, 18, 22, 140);
+    label(context, device.name, 18, 22, GUTTER - (GUTTER < 120 ? 24 : 70));
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = ink.quiet;
     const exact = shown().method.devices[this.at][2];
@@ -89,7 +147,7 @@ class Held {
       context.fillStyle = free < 0 ? ink.bad : ink.quiet;
       context.fillText(free < 0 ? `out by ${bytes(-free)}` : `${bytes(free)} free`, 18, 56);
       context.fillStyle = ink.quiet;
-      if (!limited) context.fillText(`limit ${bytes(device.usable)}, above`, 18, 72);
+      if (!limited) context.fillText(`limit ${bytes(device.usable)}`, 18, 72);
     }
   }
 
@@ -179,16 +237,26 @@ const memory = {
       steer(place, chart);
       return { place, chart };
     });
-    for (const what of ["plan", "theme", "view"]) on(what, () => this.refresh());
+    for (const what of ["plan", "theme", "view", "size"]) on(what, () => this.refresh());
+    for (const choice of document.querySelectorAll("[name=memory-to]"))
+      choice.addEventListener("change", () => this.refresh());
+    // Where all that is held is far below the limits, its course is what there is to see.
+    const near = shown().memory.some(({ peak }, at) => peak > 0.12 * data.devices[at].usable);
+    document.querySelector(`[name=memory-to][value=${near ? "limit" : "peak"}]`).checked = true;
     this.refresh();
+  },
+
+  // Whether the charts reach to the limit of each device, or to its peak.
+  toLimit() {
+    return document.querySelector("[name=memory-to]:checked").value === "limit";
   },
 
   refresh() {
     by("memory-legend").replaceChildren(
-      key(ink.weights, "weights and state"),
-      key(ink.staging, "staging buffer"),
-      key(ink.activations, "activations and workspace"),
-      key(ink.copies, "copies from other devices"),
+      shadeKey("weights", "weights and state"),
+      shadeKey("staging", "staging buffer"),
+      shadeKey("activations", "activations and workspace"),
+      shadeKey("copies", "copies from other devices"),
       key(ink.bad, "limit", "rule"),
       make("span", { text: "the band above the limit is the reserve" }),
     );

@@ -24,11 +24,13 @@ const OP_COLUMNS = [
   ["outputs", (op) => data.size(op), bytes],
 ];
 
+const DURATION = OP_COLUMNS.findIndex(([name]) => name === "duration");
+
 const ops = {
   start() {
     this.place = by("op-table");
-    this.by = -1;
-    this.down = false;
+    this.by = DURATION;
+    this.down = true;
     this.words = data.ops.names.map((name, op) =>
       `${name}\n${data.module(op)}\n${data.kind(op)}`.toLowerCase(),
     );
@@ -38,6 +40,8 @@ const ops = {
     this.place.addEventListener("scroll", () => this.draw());
     this.place.addEventListener("keydown", (event) => this.press(event));
     by("op-filter").addEventListener("input", () => this.refresh());
+    by("stored-ops").addEventListener("change", () => this.refresh());
+    by("op-csv").addEventListener("click", () => this.save());
     on("plan", () => this.refresh());
     on("op", () => this.reveal());
     this.refresh();
@@ -57,10 +61,14 @@ const ops = {
 
   refresh() {
     const words = by("op-filter").value.toLowerCase().trim(),
-      step = shown();
+      step = shown(),
+      stored = by("stored-ops").checked;
     const names = data.devices.map((device) => device.name.toLowerCase());
     this.order = [];
+    let most = 0;
     for (let op = 0; op < data.total; op++) {
+      if (!stored && step.opLane[op] < 0) continue;
+      most++;
       if (!words || this.words[op].includes(words) || names[step.device[op]] === words)
         this.order.push(op);
     }
@@ -93,8 +101,8 @@ const ops = {
     this.body.style.height = `${this.order.length * ROW}px`;
     this.place.setAttribute("aria-rowcount", String(this.order.length + 1));
     by("op-count").textContent = words
-      ? `${grouped(this.order.length)} of ${count(data.total, "op")}`
-      : count(data.total, "op");
+      ? `${grouped(this.order.length)} of ${count(most, "op")}`
+      : count(most, "op");
     this.draw();
   },
 
@@ -131,6 +139,39 @@ const ops = {
     );
   },
 
+  // The ops of the table in its order, with seconds and bytes as plain numbers.
+  csv() {
+    const step = shown(),
+      columns = ["op", "module", "kind", "phase", "device", "start_s", "duration_s", "wait_s"];
+    const rows = this.order.map((op) => {
+      const times = opTimes(step, op),
+        exact = (value) => Number((value * data.tick).toPrecision(9));
+      return [
+        data.name(op),
+        data.module(op),
+        data.kind(op),
+        data.phase(op),
+        data.devices[step.device[op]].name,
+        ...(times
+          ? [exact(times[0]), exact(times[1] - times[0]), exact(idleBefore(step, op))]
+          : ["", "", ""]),
+        step.critical.has(op) ? 1 : 0,
+        data.ops.flops[op],
+        data.size(op),
+      ];
+    });
+    return [[...columns, "critical", "flops", "output_bytes"], ...rows]
+      .map((row) => row.map(csvField).join(","))
+      .join("\r\n");
+  },
+
+  save() {
+    const link = make("a", { download: "ops.csv" });
+    link.href = URL.createObjectURL(new Blob([this.csv() + "\r\n"], { type: "text/csv" }));
+    link.click();
+    URL.revokeObjectURL(link.href);
+  },
+
   press(event) {
     const way = { ArrowDown: 1, ArrowUp: -1, PageDown: 12, PageUp: -12 }[event.key];
     if (!way || event.target !== this.place || !this.order.length) return;
@@ -142,6 +183,10 @@ const ops = {
   },
 
   reveal() {
+    if (state.op >= 0 && shown().opLane[state.op] < 0 && !by("stored-ops").checked) {
+      by("stored-ops").checked = true;
+      this.refresh();
+    }
     const at = this.spot.get(state.op);
     if (at !== undefined) {
       const top = at * ROW,
@@ -152,6 +197,13 @@ const ops = {
     this.draw();
   },
 };
+
+// Commas and quotes in names are data; so is what a spreadsheet would take for a formula.
+function csvField(value) {
+  const text =
+    /^[=+@\t\r-]/.test(value) && Number.isNaN(Number(value)) ? `'${value}` : String(value);
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
 
 const chosen = {
   start() {
@@ -167,6 +219,7 @@ const chosen = {
     const op = state.op,
       step = shown();
     this.place.hidden = op < 0;
+    document.body.classList.toggle("docked", op >= 0);
     if (op < 0) return;
     const times = opTimes(step, op),
       facts = [

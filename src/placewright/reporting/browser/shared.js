@@ -51,6 +51,7 @@ function key(colour, text, kind = "") {
 function select(op) {
   if (state.op === op) return;
   state.op = op;
+  by("tip").hidden = true; // the panel says the same
   tell("op");
 }
 
@@ -78,10 +79,8 @@ function readInk() {
     "accent",
     "mark",
     "bad",
-    "weights",
-    "staging",
-    "activations",
-    "copies",
+    "steady",
+    "passing",
   ]) {
     ink[name] = style.getPropertyValue(`--${name}`).trim();
   }

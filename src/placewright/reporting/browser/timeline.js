@@ -7,7 +7,7 @@ const timeline = {
       step: shown,
       view: () => state,
       path: () => by("show-path").checked,
-      every: () => by("all-channels").checked,
+      every: () => by("all-lanes").checked,
     });
     steer(this.place, this);
     for (const button of document.querySelectorAll("#timeline [data-do]")) {
@@ -17,9 +17,9 @@ const timeline = {
       button.addEventListener("click", () => this.keys[act]());
     }
     by("show-path").addEventListener("change", () => this.lanes.surface.ask());
-    by("all-channels").addEventListener("change", () => this.lanes.refresh());
+    by("all-lanes").addEventListener("change", () => this.lanes.refresh());
     on("plan", () => this.refresh());
-    on("theme", () => this.lanes.surface.ask());
+    for (const what of ["theme", "size"]) on(what, () => this.lanes.surface.ask());
     on("view", () => this.lanes.surface.ask());
     on("op", () => this.reveal());
     this.refresh();
@@ -27,8 +27,8 @@ const timeline = {
 
   refresh() {
     this.lanes.refresh();
-    const many = this.lanes.left > 0 || by("all-channels").checked;
-    by("all-channels").parentElement.hidden = !many;
+    const many = this.lanes.left > 0 || by("all-lanes").checked;
+    by("all-lanes").parentElement.hidden = !many;
     const step = shown(),
       streams = step.plan.streamed > 0;
     by("timeline-legend").replaceChildren(
@@ -73,7 +73,12 @@ const timeline = {
     const times = state.op >= 0 ? opTimes(shown(), state.op) : null;
     if (times) {
       const long = Math.max(times[1] - times[0], 1),
-        span = state.to - state.from;
+        span = state.to - state.from,
+        lane = shown().lanes[shown().opLane[state.op]];
+      if (!this.lanes.rows.some((row) => row.lane === lane)) {
+        by("all-lanes").checked = true;
+        this.refresh();
+      }
       if (times[1] < state.from || times[0] > state.to || long / span < 0.004) {
         const wide = Math.min(span, Math.max(long * 60, 20)),
           middle = (times[0] + times[1]) / 2;

@@ -34,13 +34,14 @@ function sendName(step, row) {
 function waitWords(step, lane, slot) {
   const code = lane.wait[slot];
   if (code === 0) return "starts with the step";
-  if (code === TURN) return `waited for ${data.name(lane.what[slot - 1])} to end on ${lane.name}`;
+  if (code === TURN)
+    return `waited for ${data.name(lane.what[slot - 1])} to end on ${laneName(lane)}`;
   const kind = code % 8,
     of = (code - kind) / 8;
   if (kind === INPUT) return `waited for ${data.name(of)} to end`;
   if (kind === ROOM) return `waited for the staging buffer that ${data.name(of)} held`;
   if (kind === ISSUER) return `waited for the launch of ${data.name(of)}`;
-  const over = step.lanes[step.sends.lane[of]].name;
+  const over = laneName(step.lanes[step.sends.lane[of]]);
   if (kind === ARRIVAL) return `waited for ${sendName(step, of)} to arrive over ${over}`;
   return `waited for ${sendName(step, of)} to leave ${over}`;
 }
@@ -74,7 +75,7 @@ function sendWords(step, row) {
     end = lane.end[slot],
     what = reader >= 0 ? "streamed weight" : "tensor";
   const lines = [sendName(step, row)];
-  lines.push(`${what} of ${bytes(data.ops.sizes[tensor])} over ${lane.name}`);
+  lines.push(`${what} of ${bytes(data.ops.sizes[tensor])} over ${laneName(lane)}`);
   if (reader >= 0) lines.push(`for ${data.name(reader)}`);
   lines.push(`${ticks(end - start)}, ${stretch(start, end)}`);
   lines.push(waitWords(step, lane, slot));

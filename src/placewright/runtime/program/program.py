@@ -32,6 +32,7 @@ from placewright.frontends.pytorch.shapes import (
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.frontends.pytorch.writes import GETITEM
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Tensor
+from placewright.logs import log_duration
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
 from placewright.runtime.program.runners import (
     InputRead,
@@ -276,7 +277,8 @@ def build_program(
     if not isinstance(model, torch.nn.Module):
         raise GraphError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    capture_result = capture_model(model, args, kwargs or {}, training)
+    with log_duration(f"capturing {name or type(model).__name__} with torch.export"):
+        capture_result = capture_model(model, args, kwargs or {}, training)
     graph, builder = graph_and_builder(
         capture_result, name or type(model).__name__, rule.name if training else None
     )

@@ -143,7 +143,13 @@ def make_demonstration(
     stop = solvers.MaxEvaluations(evaluations[-1]) | solvers.MaxTime(seconds)
     auto = solvers.Auto(exact=False, proposers=())
     result = solvers.solve(
-        problem, auto, stop=stop, seed=0, progress=on_progress, warm_start=refined_plan
+        problem,
+        auto,
+        stop=stop,
+        seed=0,
+        progress=on_progress,
+        warm_start=refined_plan,
+        cautious=False,
     )
     plans += [
         ("auto", result.plan),
