@@ -1,7 +1,7 @@
 """A pipeline over unequal GPUs: the time per step once it is full, and where the cuts are.
 
     python examples/unequal_gpus.py
-    placewright place transformer:blocks=24,tokens=512 --on V100+2xP100+cpu --objective period
+    placewright place transformer:blocks=24,tokens=512 --on RTX4090+2xRTX3060+cpu --objective period
 
 Needs nothing but the core. A stage of a slow GPU has fewer layers, so that no GPU waits for
 another. `auto` gains a little more, with stages that are not contiguous.
@@ -14,7 +14,7 @@ import placewright as pw
 
 def main() -> None:
     graph = pw.zoo.load("transformer:blocks=24,tokens=512")
-    cluster = pw.Cluster.parse("V100+2xP100+cpu")
+    cluster = pw.Cluster.parse("RTX4090+2xRTX3060+cpu")
     problem = pw.Problem(graph, cluster, objective="period")
     comparison = pw.compare(problem, methods=["single", "balanced", "cuts"])
     print(comparison)

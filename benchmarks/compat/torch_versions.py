@@ -5,8 +5,8 @@
 Each version is installed into a folder of its own (`pip install --target`, removed afterwards; some
 gigabytes, as the packages of the index bring CUDA), and put before the installed one. Then the
 tests of planning (`tests/frontends/pytorch`) and of running (`tests/runtime`) are run with it, the
-check of the version switched off. A test that fails is listed, so that one can see what a version
-lacks.
+check of the version switched off, but for tests that start other processes. A test that fails is
+listed, so that one can see what a version lacks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ FAILED = {"torch": "", "passed": 0, "failed": 0}
 RUN_TESTS = """
 import sys
 import torch
-from placewright.frontends.pytorch import capture
-capture.OLDEST_TORCH, capture.NEWEST_TORCH = (0, 0), (99, 99)
+from placewright.frontends.pytorch import torch_version
+torch_version.PLANNING = torch_version.RUNNING = (0, 0), (99, 99)
 print("torch", torch.__version__, flush=True)
 import pytest
 sys.exit(pytest.main(sys.argv[1:]))

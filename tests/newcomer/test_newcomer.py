@@ -35,6 +35,7 @@ SHAPES = {
     "placewright compare": r"(?s)^ *method .*^\* [\w-]+ +[\d.]+ ms.*^lower bound",
     "placewright models": r"(?s)^transformer .*^branches ",
     "placewright clusters": r"(?s)V100.*pcie3",
+    "placewright clusters RTX4090": r"(?s)gpu0 .*RTX4090.*cpu ",
     "placewright execute": r"(?s)^step time [\d.]+ \w+ measured.*^verified: \d+ ops ran",
     "python examples/onnx_file.py": r"names a device for each node",
     "python examples/larger_than_gpu.py": r"outputs differ by at most",
