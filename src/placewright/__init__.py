@@ -74,6 +74,10 @@ if TYPE_CHECKING:
     from placewright.solvers import evaluate as evaluate
     from placewright.solvers import solve as solve
     from placewright.timeline import Timeline as Timeline
+    from placewright.workload import Call as Call
+    from placewright.workload import Workload as Workload
+    from placewright.workload_plan import WorkloadPlan as WorkloadPlan
+    from placewright.workload_result import WorkloadResult as WorkloadResult
 
 _EXPORTS = {
     "cluster": ("Cluster",),
@@ -112,6 +116,9 @@ _EXPORTS = {
         "solve",
     ),
     "timeline": ("Timeline",),
+    "workload": ("Call", "Workload"),
+    "workload_plan": ("WorkloadPlan",),
+    "workload_result": ("WorkloadResult",),
 }
 _SUBMODULES = (
     "explanations",

@@ -6,9 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from placewright.errors import PlanError
 from placewright.html_tables import html_card, html_table
 from placewright.plan import NO_STAGING, Plan
 from placewright.result import Result
+from placewright.workload_plan import WorkloadPlan
+from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,8 +101,25 @@ class PlanDiff:
         return list(counted.items())
 
 
-def diff(first: Plan | Result, second: Plan | Result) -> PlanDiff:
-    """What differs between two plans; ops and devices are matched by name."""
+def diff(
+    first: Plan | Result | WorkloadPlan | WorkloadResult,
+    second: Plan | Result | WorkloadPlan | WorkloadResult,
+) -> PlanDiff:
+    """What differs between two plans; ops and devices are matched by name.
+
+    Of two workloads' plans, calls are matched by name, too: an op is `call/op`, a staging buffer
+    `call/device`, and a weight or state, which all calls share, has its own name.
+
+    Raises:
+        PlanError: One is the plan of a workload and the other that of one problem.
+    """
+    first_workload, second_workload = _workload_plan_of(first), _workload_plan_of(second)
+    if first_workload is not None and second_workload is not None:
+        return _diff_workloads(first_workload, second_workload)
+    if first_workload is not None or second_workload is not None:
+        raise PlanError("a workload's plan and a plan of one problem: compare two of a kind")
+    assert isinstance(first, Plan | Result)
+    assert isinstance(second, Plan | Result)
     first_plan, second_plan = plan_of(first), plan_of(second)
     first_devices, second_devices = _device_by_op(first_plan), _device_by_op(second_plan)
     shared = [op for op in first_devices if op in second_devices]
@@ -130,6 +150,63 @@ def diff(first: Plan | Result, second: Plan | Result) -> PlanDiff:
             if staging[0].get(name) != staging[1].get(name)
         ),
     )
+
+
+def _workload_plan_of(noun: object) -> WorkloadPlan | None:
+    if isinstance(noun, WorkloadResult):
+        return noun.plan
+    return noun if isinstance(noun, WorkloadPlan) else None
+
+
+def _diff_workloads(first: WorkloadPlan, second: WorkloadPlan) -> PlanDiff:
+    shared_weights = set(first.weights) & set(second.weights)
+    moves = [
+        PlacementChange(name, first.weights[name], second.weights[name])
+        for name in first.weights
+        if name in shared_weights and first.weights[name] != second.weights[name]
+    ]
+    shared_ops = len(shared_weights)
+    unshared: tuple[list[str], list[str]] = (
+        [name for name in first.weights if name not in shared_weights],
+        [name for name in second.weights if name not in shared_weights],
+    )
+    staging: list[tuple[str, int, int]] = []
+    priorities: list[int | None] = []
+    fusions: list[int | None] = []
+    weights = {*first.weights, *second.weights}
+    for plan, other, ops in ((first, second, unshared[0]), (second, first, unshared[1])):
+        for call in plan.calls:
+            if call not in other.calls:
+                ops += [f"{call}/{op}" for op in plan[call].ops if op not in weights]
+    for call in first.calls:
+        if call not in second.calls:
+            continue
+        each = diff(first[call], second[call])
+        moves += [
+            PlacementChange(f"{call}/{move.op}", move.source, move.target)
+            for move in each.moves
+            if move.op not in weights
+        ]
+        for ops, own in zip(unshared, each.unshared_ops, strict=True):
+            ops += [f"{call}/{op}" for op in own if op not in weights]
+        shared_ops += sum(op not in weights for op in first[call].ops if op in {*second[call].ops})
+        staging += [(f"{call}/{name}", *sizes) for name, *sizes in each.staging_changes]  # type: ignore[misc]
+        priorities.append(each.priority_changes)
+        fusions.append(each.fusion_changes)
+    return PlanDiff(
+        shared_ops,
+        (tuple(unshared[0]), tuple(unshared[1])),
+        tuple(moves),
+        _total(priorities),
+        _total(fusions),
+        tuple(staging),
+    )
+
+
+def _total(counts: list[int | None]) -> int | None:
+    """The sum of those that are known; None where none is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def plan_of(noun: Plan | Result) -> Plan:

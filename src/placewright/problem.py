@@ -199,6 +199,27 @@ class Problem:
         a = self.arrays
         return self.legalize(np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1))
 
+    def resolved_constraints(self) -> Constraints:
+        """The same constraints with the names of ops in place of patterns."""
+        ops, given = self.graph.ops, self.constraints
+        pins: dict[str, str] = {}
+        forbid: dict[str, tuple[str, ...]] = {}
+        for pattern, device in given.pins.items():
+            for op in self._matching_ops(pattern):
+                if pins.setdefault(ops[op].name, device) != device:  # as `arrays` says
+                    raise ProblemError(
+                        f"no device is left for {ops[op].name!r}: it is pinned to "
+                        f"{pins[ops[op].name]!r} and to {device!r}; loosen a pin"
+                    )
+        for pattern, devices in given.forbid.items():
+            for op in self._matching_ops(pattern):
+                forbid[ops[op].name] = (*forbid.get(ops[op].name, ()), *devices)
+        colocate = tuple(
+            tuple(dict.fromkeys(ops[op].name for op in group))
+            for group in self._colocation_groups()
+        )
+        return replace(given, pins=pins, forbid=forbid, colocate=colocate)
+
     def _allowed_devices(self) -> NDArray[np.bool_]:
         cluster, graph = self.cluster, self.graph
         allowed = np.ones((len(graph), len(cluster)), dtype=bool)

@@ -26,6 +26,7 @@ PARTS: tuple[str, ...] = (
     "attack.fuzz.pages",
     "attack.kills",
     "attack.oracle",
+    "attack.workload_oracle",
     "attack.odd_uses.sequences",
     "attack.training_loops",
 )

@@ -48,7 +48,7 @@ def check_seed(seed: int) -> str:
     fits = best.key[0] == 0
     baselines = _baselines(problem) if seed % BASELINES_EVERY == 0 else {}
     for name, baseline in baselines.items():
-        _check_simulation(name, baseline)
+        check_simulation(name, baseline)
     fuse = seed % FUSION_EVERY == 0
     quick = Auto(exact=False, first_evaluations=100, fuse=fuse)
     effort = ""
@@ -75,7 +75,7 @@ def _solve(problem: Problem, auto: Auto, evaluations: int) -> Result:
 
 
 def _check_auto(result: Result, fits: bool, baselines: dict[str, Result]) -> None:
-    _check_simulation("auto", result)
+    check_simulation("auto", result)
     assert not (fits and result.overflow), f"auto is {result.overflow} bytes over: a plan fits"
     for name, baseline in baselines.items():
         assert result.key <= baseline.key, f"auto has {result.key}, {name} has {baseline.key}"
@@ -91,7 +91,8 @@ def _baselines(problem: Problem) -> dict[str, Result]:
     return results
 
 
-def _check_simulation(name: str, result: Result) -> None:
+def check_simulation(name: str, result: Result) -> None:
+    """Compare a result with the reference simulator."""
     problem, plan = result.problem, result.plan
     assert problem is not None
     if plan.fusion is not None:

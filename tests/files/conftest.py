@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from placewright import (
+    Call,
     Cluster,
     Constraints,
     Device,
     Graph,
+    Plan,
     Problem,
     Result,
     Roofline,
     Table,
     Timeline,
+    Workload,
+    WorkloadPlan,
+    WorkloadResult,
+    evaluate,
 )
+from placewright.graph import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +57,32 @@ def nouns(
         "plan": split_result.plan,
         "timeline": split_timeline,
         "result": split_result,
+        **_workload_nouns(layers, shared_wire),
     }
+
+
+def _workload_nouns(layers: Graph, cluster: Cluster) -> dict[str, Any]:
+    """A workload of two calls, its plan with everything that a plan can have, and its result."""
+    other = Graph(
+        "other",
+        (*layers.ops[:2], Op("cache", "state", outputs=(3,)), Op("attend", inputs=((2, 0),))),
+    )
+    first, second = (Problem(graph, cluster, Roofline(0.5)) for graph in (layers, other))
+    workload = Workload((Call("first", first, 2), Call("second", second, 0.5)))
+    plans = [
+        Plan.of(
+            problem,
+            problem.legalize(np.zeros(len(problem.graph), dtype=np.int32)),
+            np.arange(len(problem.graph))[::-1],
+            np.full(len(problem.graph), -1),
+            {"gpu0": 2**20},
+        )
+        for problem in (first, second)
+    ]
+    plan = WorkloadPlan.of(workload, plans)
+    result: WorkloadResult = evaluate(workload, plan)
+    result = replace(result, options={"model": "other", "limit": ("1GiB",)}, found_by="hand")
+    return {"workload": workload, "workload_plan": plan, "workload_result": result}
 
 
 @pytest.fixture

@@ -20,7 +20,10 @@ from placewright.files.toml import to_toml
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = ("graph", "cluster", "costs", "constraints", "problem", "plan", "timeline", "result")
+KINDS = (
+    *("graph", "cluster", "costs", "constraints", "problem", "plan", "timeline", "result"),
+    *("workload", "workload_plan", "workload_result"),
+)
 # The nouns cannot be changed, so examples may share them.
 fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

@@ -16,7 +16,10 @@ from placewright.files import from_data, to_data
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = ("graph", "cluster", "costs", "constraints", "problem", "plan", "timeline", "result")
+KINDS = (
+    *("graph", "cluster", "costs", "constraints", "problem", "plan", "timeline", "result"),
+    *("workload", "workload_plan", "workload_result"),
+)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])

@@ -109,9 +109,14 @@ def find_folder(path: Path) -> Path | None:
 
 def kind_name(noun: object) -> str:
     """What a file holds, in words."""
-    return {"Table": "costs", "Roofline": "costs", "Constraints": "constraints"}.get(
-        type(noun).__name__, f"a {type(noun).__name__.lower()}"
-    )
+    names = {
+        "Table": "costs",
+        "Roofline": "costs",
+        "Constraints": "constraints",
+        "WorkloadPlan": "a workload's plan",
+        "WorkloadResult": "a workload's result",
+    }
+    return names.get(type(noun).__name__, f"a {type(noun).__name__.lower()}")
 
 
 def print_note(text: str) -> None:

@@ -78,7 +78,7 @@ class Progress:
                 self._bar.stop()  # first: it puts back the stdout that it found
         self._stdout_redirect.__exit__(None, None, None)
 
-    def watch(self, name: str, index: int = 0, total: int = 1) -> Callable[[Search], None]:
+    def watch(self, name: str, index: int = 0, total: int = 1) -> Callable[[Any], None]:
         """Begin search `index` of `total`; the function returned reports its progress.
 
         The best time shown is that of all searches so far.

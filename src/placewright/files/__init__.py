@@ -16,6 +16,7 @@ from placewright.files.registry import (
     to_data,
 )
 from placewright.files.storage import is_toml, read_data, to_json, write_data
+from placewright.files.workload import workload_plan_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,20 @@ if TYPE_CHECKING:
     from placewright.problem import Constraints, Problem
     from placewright.result import Result
     from placewright.timeline import Timeline
+    from placewright.workload import Workload
+    from placewright.workload_plan import WorkloadPlan
+    from placewright.workload_result import WorkloadResult
 
-__all__ = ["Noun", "from_data", "load", "plan_for", "save", "to_data", "to_json"]
+__all__ = [
+    "Noun",
+    "from_data",
+    "load",
+    "plan_for",
+    "save",
+    "to_data",
+    "to_json",
+    "workload_plan_for",
+]
 
 FilePath = str | os.PathLike[str]
 
@@ -67,6 +80,12 @@ def load(path: FilePath, kind: Literal["plan"]) -> Plan: ...
 def load(path: FilePath, kind: Literal["timeline"]) -> Timeline: ...
 @overload
 def load(path: FilePath, kind: Literal["result"]) -> Result: ...
+@overload
+def load(path: FilePath, kind: Literal["workload"]) -> Workload: ...
+@overload
+def load(path: FilePath, kind: Literal["workload_plan"]) -> WorkloadPlan: ...
+@overload
+def load(path: FilePath, kind: Literal["workload_result"]) -> WorkloadResult: ...
 @overload
 def load(path: FilePath, kind: str | None = None) -> Any: ...
 

@@ -20,16 +20,39 @@ from placewright.files.problem import (
 )
 from placewright.files.result import read_result, result_data
 from placewright.files.timeline import read_timeline, timeline_data
+from placewright.files.workload import (
+    read_workload,
+    read_workload_plan,
+    read_workload_result,
+    workload_data,
+    workload_plan_data,
+    workload_result_data,
+)
 from placewright.graph import Graph
 from placewright.plan import Plan
 from placewright.problem import Constraints, Problem
 from placewright.result import Result
 from placewright.timeline import Timeline
+from placewright.workload import Workload
+from placewright.workload_plan import WorkloadPlan
+from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     from placewright.files.validation import Data
 
-Noun = Graph | Cluster | CostModel | Constraints | Problem | Plan | Timeline | Result
+Noun = (
+    Graph
+    | Cluster
+    | CostModel
+    | Constraints
+    | Problem
+    | Plan
+    | Timeline
+    | Result
+    | Workload
+    | WorkloadPlan
+    | WorkloadResult
+)
 
 _READERS = {
     "graph": read_graph,
@@ -40,6 +63,9 @@ _READERS = {
     "plan": read_plan,
     "timeline": read_timeline,
     "result": read_result,
+    "workload": read_workload,
+    "workload_plan": read_workload_plan,
+    "workload_result": read_workload_result,
 }
 
 
@@ -60,6 +86,12 @@ def to_data(noun: Noun) -> Data:
             return timeline_data(noun)
         case Result():
             return result_data(noun)
+        case Workload():
+            return workload_data(noun)
+        case WorkloadPlan():
+            return workload_plan_data(noun)
+        case WorkloadResult():
+            return workload_result_data(noun)
         case _:
             return costs_data(noun)
 
@@ -78,4 +110,6 @@ def from_data(data: object, kind: str | None = None) -> Any:
         raise FileError(f"the file is of unknown kind {actual!r}: {nearest(actual, _READERS)}")
     if kind == "plan" and actual == "result":
         return read_result(data).plan
+    if kind == "workload_plan" and actual == "workload_result":
+        return read_workload_result(data).plan
     return _READERS[kind or actual](data)

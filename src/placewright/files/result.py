@@ -85,7 +85,7 @@ def _read_objective(value: object, where: str) -> str:
     return str(value)
 
 
-def _read_option(value: object, where: str) -> str | bool | tuple[str, ...]:
+def read_option(value: object, where: str) -> str | bool | tuple[str, ...]:
     """One option of the command line."""
     if isinstance(value, bool | str):
         return value
@@ -94,7 +94,7 @@ def _read_option(value: object, where: str) -> str | bool | tuple[str, ...]:
     return validation.texts(value, where)
 
 
-def _read_milestone(value: object, where: str) -> tuple[int, float, float]:
+def read_milestone(value: object, where: str) -> tuple[int, float, float]:
     """One `[evaluations, seconds, best objective]`."""
     entry = validation.items(value, where)
     if len(entry) != 3:
@@ -131,8 +131,8 @@ _RESULT = {
     "seconds": validation.number,
     "seed": validation.integer,
     "devices": validation.list_of(_read_use),
-    "history": validation.list_of(_read_milestone),
-    "options": validation.mapping_of(_read_option),
+    "history": validation.list_of(read_milestone),
+    "options": validation.mapping_of(read_option),
     "notes": validation.texts,
     "plan": read_plan,
 }

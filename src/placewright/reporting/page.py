@@ -20,7 +20,9 @@ from placewright.files.storage import write_bytes
 from placewright.logs import log_duration
 from placewright.reporting.content import PageContent, comparison_of
 from placewright.reporting.payload import Data, page_data
+from placewright.reporting.workload_content import call_contents
 from placewright.version import __version__
+from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
@@ -40,7 +42,7 @@ SCRIPTS = (
 
 
 def report(
-    results: Comparison | Result | Sequence[Result],
+    results: Comparison | Result | Sequence[Result] | WorkloadResult,
     path: str | os.PathLike[str] | None = None,
     *,
     problem: Problem | None = None,
@@ -53,7 +55,8 @@ def report(
     The best single device and Accelerate's plan are added where they are missing.
 
     Args:
-        results: A comparison, or results of one problem.
+        results: A comparison, or results of one problem; or the result of a workload, whose page
+            shows one of its calls at a time.
         path: The file to write, if any.
         problem: The problem, if the results come from files.
         explanation: What `explain` says of the best result: the page then also shows what would
@@ -65,8 +68,12 @@ def report(
         FileError: The page cannot be written.
         PlanError: The problem is not known, or a plan is not one of this problem's.
     """
-    comparison = comparison_of(results, problem)
-    page = Page(html_page(PageContent.of(comparison, explanation, notes, learning_curve)))
+    if isinstance(results, WorkloadResult):
+        contents = call_contents(results, notes)
+        page = Page(render_page({"calls": [page_data(content) for content in contents]}))
+    else:
+        comparison = comparison_of(results, problem)
+        page = Page(html_page(PageContent.of(comparison, explanation, notes, learning_curve)))
     if path is not None:
         page.save(path)
     return page
@@ -153,7 +160,9 @@ def render_page(data: Data) -> str:
 
 
 def _title(data: Data) -> str:
-    text = f"{data['model']} on {data['cluster']}"
+    calls = data.get("calls")
+    names = data["model"] if calls is None else ", ".join(call["model"] for call in calls)
+    text = f"{names} on {(data if calls is None else calls[0])['cluster']}"
     text = text if len(text) <= 120 else f"{text[:119]}…"
     return text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written
 

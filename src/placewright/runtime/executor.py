@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.plan import Plan
     from placewright.runtime.cuda.issuer import Issuer
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
 
 
@@ -47,6 +48,7 @@ class Executor:
         staging_buffers: Staging buffers to use, by device; larger ones replace smaller ones.
         pack_weights: Whether streamed weights may move in the host's memory, so that neighbours are
             copied together; anything that holds their old addresses breaks.
+        host_kernels: Whether products of few rows on the CPU may use our own kernel, if faster.
 
     Raises:
         PlanError: The plan does not place the program's ops.
@@ -66,6 +68,7 @@ class Executor:
         on_op: Callable[..., None] | None = None,
         staging_buffers: dict[str, torch.Tensor] | None = None,
         pack_weights: bool = True,
+        host_kernels: HostKernels = True,
     ) -> None:
         self.program, self.plan = program, plan
         self.real_devices = find_real_devices(plan.device_names, device_map)
@@ -80,6 +83,7 @@ class Executor:
         self.kept_tensors: dict[Tensor, torch.Tensor] = {}
         self._keep_tensors = tuple(dict.fromkeys(keep_tensors))
         self._staging_buffers = {} if staging_buffers is None else staging_buffers
+        self._host_kernels = host_kernels
         self.seed, self._cuda_graphs, self._record, self._on_op = seed, cuda_graphs, record, on_op
         self._done_queue: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
         self._done_by_step: dict[int, list[StepDone]] = {}
@@ -159,7 +163,7 @@ class Executor:
             self.real_devices[number],
             self.program.graph.ops,
         )
-        runners = op_runners(self.program, instructions, real_device, self.seed)
+        runners = op_runners(self.program, instructions, real_device, self.seed, self._host_kernels)
         names = [ops[instruction.position].name for instruction in instructions.sequence]
         return DeviceJob(
             number,

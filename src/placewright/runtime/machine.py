@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from placewright.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILE_VERSION = 8
+PROFILE_VERSION = 9
 """Raised when the meaning of a measurement changes, so that older profiles are ignored."""
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -97,7 +98,7 @@ def this_machine() -> Machine:
         cores=available_cores(),
         memory=_memory(),
         gpus=gpus,
-        cache=_cache(),
+        cache=last_cache_bytes(),
         versions=_versions(torch, bool(gpus)),
     )
 
@@ -176,7 +177,8 @@ def _memory() -> int:
     return min(total, int(limit)) if limit.isdecimal() and int(limit) < _NO_LIMIT else total
 
 
-def _cache() -> int:
+@cache
+def last_cache_bytes() -> int:
     """Bytes of the last-level cache of the first core."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = [32 << 20]

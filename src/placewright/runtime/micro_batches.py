@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from placewright.runtime.cpu_worker import DeviceJob
     from placewright.runtime.executor import Executor
     from placewright.runtime.instructions import DeviceInstructions
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.optimizer_step import OptimizerState
     from placewright.runtime.program.program import Program
     from placewright.runtime.program.runners import Runner, Values
@@ -66,11 +67,13 @@ def op_runners(
     instructions: DeviceInstructions,
     real_device: RealDevice,
     seed: int | None = None,
+    host_kernels: HostKernels = True,
 ) -> list[Runner | AccumulatingUpdate]:
     """The function that runs each op of a device.
 
     Args:
         seed: Seed of random numbers, op by op; None: as PyTorch draws them.
+        host_kernels: Whether products of few rows on the CPU may use our own kernel.
     """
     runners = [
         program.runner(
@@ -78,6 +81,7 @@ def op_runners(
             real_device.torch_name,
             instruction.in_place,
             None if seed is None else seed + instruction.position,
+            host_kernels,
         )
         for instruction in instructions.sequence
     ]

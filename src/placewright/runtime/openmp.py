@@ -1,4 +1,4 @@
-"""OpenMP teams: ends the idle team threads of the calling thread.
+"""OpenMP teams: ends the idle team threads of the calling thread, and runs work on them.
 
 PyTorch runs an op on the CPU with a team of threads, one team for each thread that calls ops. A
 team that waits for the next op spins for a moment, which makes small ops cheap, but only while all
@@ -44,3 +44,20 @@ def _pause_functions() -> tuple[Any, ...]:
         except (OSError, AttributeError):  # deleted, or older than OpenMP 5
             continue
     return tuple(functions)
+
+
+@cache
+def team_launcher() -> int:
+    """The address of the function by which PyTorch's OpenMP library runs work on a team; or 0.
+
+    Work that starts there runs on the threads that PyTorch's own ops use. All three libraries have
+    it, under the name that GCC calls.
+    """
+    import torch
+
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        function = ctypes.CDLL(str(library)).GOMP_parallel  # also of the libraries that it needs
+    except (OSError, AttributeError):  # not Linux, or PyTorch without OpenMP
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
 MAX_GRAPHS = 64
@@ -57,6 +58,7 @@ def apply(
     device_map: Mapping[str, str] | None = None,
     optimizer: str | OptimizerRule | None = None,
     cuda_graphs: bool | None = None,
+    host_kernels: HostKernels = True,
 ) -> torch.nn.Module:
     """Let a model run under a plan. The model itself is changed and returned.
 
@@ -75,6 +77,8 @@ def apply(
         optimizer: The optimizer of `train_step`: `sgd`, `momentum`, `adam` or an `OptimizerRule`.
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
+        host_kernels: Whether 16-bit products of few rows on the CPU may use our own kernel, where
+            it is faster; it rounds otherwise than PyTorch's. `"float32"`: float32 products too.
 
     Raises:
         PlanError: The plan was made for another model.
@@ -86,7 +90,7 @@ def apply(
     bare_plan = plan.plan if isinstance(plan, Result) else plan
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
-    placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs)
+    placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs, host_kernels)
     if weights is not None:
         load_weights(model, weights, placed_model.torch_devices)
     placed_model.move_weights()
@@ -104,9 +108,10 @@ class PlacedModel:
         device_map: Mapping[str, str] | None,
         optimizer: str | OptimizerRule | None,
         cuda_graphs: bool | None,
+        host_kernels: HostKernels = True,
     ) -> None:
         self.plan, self.model = plan, model
-        self.backend = PlanBackend(plan, model, device_map, cuda_graphs)
+        self.backend = PlanBackend(plan, model, device_map, cuda_graphs, host_kernels=host_kernels)
         self.backend.on_compile = weak_callback(self._record_code)
         self.torch_devices = {
             name: self.backend.real_devices[device].torch_name

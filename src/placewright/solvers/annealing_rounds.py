@@ -20,10 +20,13 @@ from placewright.solvers.searches.annealing_chains import AnnealingChains, Cooli
 from placewright.solvers.searches.local_search import LocalSearch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placewright.problem import Problem
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.proposer import BudgetedProposer
     from placewright.solvers.search import Search
+    from placewright.transforms import Grouping
 
 SMALL_GRAPH_OPS = 400  # ops up to which bounds are fast, and annealing finds what others would
 _LOCAL_SEARCH_OPS = 5_000  # ops up to which local search starts within a second or two
@@ -38,7 +41,11 @@ _IDLE_CYCLES = 4  # without a stop rule: cycles through all arms without a gain 
 
 
 class AnnealingRounds:
-    """The annealing of one search: which arm next, from which plans, for how long."""
+    """The annealing of one search: which arm next, from which plans, for how long.
+
+    Args:
+        levels: Blocks to move as one, if they are known: `grouping_levels` of the problem.
+    """
 
     def __init__(
         self,
@@ -47,7 +54,9 @@ class AnnealingRounds:
         chains: int,
         fuse: bool,
         first_evaluations: int | None,
+        levels: Sequence[Grouping] | None = None,
     ) -> None:
+        self.levels = levels
         self.search, self.proposers, self.chains, self.fuse = search, proposers, chains, fuse
         problem = search.problem
         self.first_length = first_evaluations or first_round_length(problem)
@@ -60,7 +69,8 @@ class AnnealingRounds:
 
     @cached_property
     def annealer(self) -> AnnealingChains:
-        return AnnealingChains(self.search, grouping_levels(self.search.problem))
+        levels = grouping_levels(self.search.problem) if self.levels is None else self.levels
+        return AnnealingChains(self.search, levels)
 
     @cached_property
     def arms(self) -> list[AnnealingArm]:

@@ -97,14 +97,14 @@ class Auto:
         is_large, slow_seconds = ops > SMALL_GRAPH_OPS, ops * _SLOW_SECONDS
         stages: tuple[Callable[[], bool], ...] = (
             lambda: (
-                _run_solvers(quick, search)
+                run_solvers(quick, search)
                 and _judge_proposals(search, proposers)
-                and _repair_plans(search)
+                and repair_plans(search)
             ),
             lambda: is_large or _compute_bound(search),
             lambda: annealing.run(_FIRST_ROUNDS, share=0.25),
             lambda: _compute_bound(search),
-            lambda: _run_solvers(slow, search, slow_seconds) and _repair_plans(search),
+            lambda: run_solvers(slow, search, slow_seconds) and repair_plans(search),
             lambda: (
                 _try_priority_rules(search)
                 and _run_restarts(search, annealing.first_length * _RESTART_ROUNDS)
@@ -151,7 +151,7 @@ def _judge_proposals(search: Search, proposers: list[BudgetedProposer]) -> bool:
     return True
 
 
-def _run_solvers(solvers: list[Solver], search: Search, min_seconds: float = 0.0) -> bool:
+def run_solvers(solvers: list[Solver], search: Search, min_seconds: float = 0.0) -> bool:
     """Run solvers one after the other; whether the search should go on.
 
     Args:
@@ -168,7 +168,7 @@ def _run_solvers(solvers: list[Solver], search: Search, min_seconds: float = 0.0
     return True
 
 
-def _repair_plans(search: Search) -> bool:
+def repair_plans(search: Search) -> bool:
     """Make the best plans fit if none does; whether the search should go on."""
     if search.key[0] == 0:
         return True

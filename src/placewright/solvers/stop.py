@@ -8,25 +8,59 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from placewright.errors import ConfigError
 
 if TYPE_CHECKING:
-    from placewright.solvers.search import Search
+    from collections.abc import Sequence
+
+    from placewright.solvers.bounds import Bound
+
+
+class SearchState(Protocol):
+    """What a stop rule reads of a search, for one problem or for a workload."""
+
+    evaluations: int
+    stop: Stop
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """Overflow and objective of the best plan."""
+        ...
+
+    @property
+    def history(self) -> Sequence[tuple[int, float, float]]:
+        """(evaluations, seconds, best objective) each time the best improved."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search began."""
+        ...
+
+    @property
+    def bound(self) -> Bound:
+        """A lower bound for plans that fit."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether the stop rule says stop."""
+        ...
 
 
 class Stop:
     """A rule that says when a search is over; this one never ends it."""
 
-    def __call__(self, search: Search) -> bool:
+    def __call__(self, search: SearchState) -> bool:
         return False
 
-    def left(self, search: Search) -> float:
+    def left(self, search: SearchState) -> float:
         """Plans that may still be evaluated."""
         return math.inf
 
-    def seconds_left(self, search: Search) -> float:
+    def seconds_left(self, search: SearchState) -> float:
         """Seconds that the search may still take."""
         return math.inf
 
@@ -49,13 +83,13 @@ class AnyOf(Stop):
 
     rules: tuple[Stop, ...]
 
-    def __call__(self, search: Search) -> bool:
+    def __call__(self, search: SearchState) -> bool:
         return any(rule(search) for rule in self.rules)
 
-    def left(self, search: Search) -> float:
+    def left(self, search: SearchState) -> float:
         return min((rule.left(search) for rule in self.rules), default=math.inf)
 
-    def seconds_left(self, search: Search) -> float:
+    def seconds_left(self, search: SearchState) -> float:
         return min((rule.seconds_left(search) for rule in self.rules), default=math.inf)
 
     @property
@@ -76,10 +110,10 @@ class MaxTime(Stop):
     def __post_init__(self) -> None:
         _demand_number(self.seconds, f"MaxTime of {self.seconds!r} seconds: expected a number >= 0")
 
-    def __call__(self, search: Search) -> bool:
+    def __call__(self, search: SearchState) -> bool:
         return search.seconds >= self.seconds
 
-    def seconds_left(self, search: Search) -> float:
+    def seconds_left(self, search: SearchState) -> float:
         return max(0.0, self.seconds - search.seconds)
 
     def reserve(self, seconds: float) -> Stop:
@@ -96,10 +130,10 @@ class MaxEvaluations(Stop):
     def __post_init__(self) -> None:
         _demand_count(self.count, f"{self.count!r} evaluations")
 
-    def __call__(self, search: Search) -> bool:
+    def __call__(self, search: SearchState) -> bool:
         return search.evaluations >= self.count
 
-    def left(self, search: Search) -> float:
+    def left(self, search: SearchState) -> float:
         return self.count - search.evaluations
 
 
@@ -113,7 +147,7 @@ class NoImprovement(Stop):
     def __post_init__(self) -> None:
         _demand_count(self.evaluations, f"{self.evaluations!r} evaluations without improvement")
 
-    def __call__(self, search: Search) -> bool:
+    def __call__(self, search: SearchState) -> bool:
         improved = search.history[-1][0] if search.history else 0
         return search.evaluations - improved >= self.evaluations
 
@@ -127,7 +161,7 @@ class Gap(Stop):
     def __post_init__(self) -> None:
         _demand_number(self.share, f"Gap of {self.share!r}: expected a share >= 0, e.g. 0.05")
 
-    def __call__(self, search: Search) -> bool:
+    def __call__(self, search: SearchState) -> bool:
         overflow, value = search.key
         # The bound allows for rounding, so a gap of 0 must be reached within that tolerance.
         return overflow == 0 and value <= search.bound.seconds * (1 + self.share + 1e-9)
@@ -137,16 +171,48 @@ class Gap(Stop):
 class Within(Stop):
     """Over when an outer search would be over with this one's plans added to its own."""
 
-    search: Search
+    search: SearchState
 
-    def __call__(self, search: Search) -> bool:
+    def __call__(self, search: SearchState) -> bool:
         return self.search.over or self.left(search) <= 0
 
-    def left(self, search: Search) -> float:
+    def left(self, search: SearchState) -> float:
         return self.search.stop.left(self.search) - search.evaluations
 
-    def seconds_left(self, search: Search) -> float:
+    def seconds_left(self, search: SearchState) -> float:
         return self.search.stop.seconds_left(self.search)
+
+
+@dataclass(frozen=True)
+class Slice(Stop):
+    """Over after this many evaluations or seconds of one search: its slice of another's budget."""
+
+    evaluations: float
+    seconds: float
+
+    @classmethod
+    def of(cls, outer: SearchState, share: float, inner: SearchState | None = None) -> Slice:
+        """A share of what is left of an outer search.
+
+        Args:
+            inner: The search that goes on with it; by default a new one.
+        """
+        evaluations = 0 if inner is None else inner.evaluations
+        seconds = 0.0 if inner is None else inner.seconds
+        left = outer.stop.left(outer) * share
+        return cls(
+            evaluations + (left if math.isinf(left) else max(1.0, math.floor(left))),
+            seconds + outer.stop.seconds_left(outer) * share,
+        )
+
+    def __call__(self, search: SearchState) -> bool:
+        return search.evaluations >= self.evaluations or search.seconds >= self.seconds
+
+    def left(self, search: SearchState) -> float:
+        return self.evaluations - search.evaluations
+
+    def seconds_left(self, search: SearchState) -> float:
+        return max(0.0, self.seconds - search.seconds)
 
 
 def _demand_count(value: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Transforms: group, coarsen, contract, fuse and unroll problems, with the mapping back to ops."""
+"""Transforms: group, coarsen, contract, fuse, join and unroll problems, with the way back."""
 
 from placewright.transforms.coarsen import by_heavy_edges, merge_heavy_edges
 from placewright.transforms.colocate import by_colocation, by_forward, forward_ops
@@ -11,6 +11,7 @@ from placewright.transforms.fusion import (
 )
 from placewright.transforms.grouping import Grouping, topological_positions
 from placewright.transforms.hierarchy import nested_groupings
+from placewright.transforms.joint_problem import JointProblem, join_calls
 from placewright.transforms.layer_order import layer_positions
 from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.path_lengths import PathLengths
@@ -25,6 +26,7 @@ __all__ = [
     "REDUCTION",
     "Contraction",
     "Grouping",
+    "JointProblem",
     "PathLengths",
     "RepeatedBlocks",
     "by_colocation",
@@ -38,6 +40,7 @@ __all__ = [
     "forward_ops",
     "fuse",
     "fuse_greedily",
+    "join_calls",
     "layer_positions",
     "merge_heavy_edges",
     "nested_groupings",

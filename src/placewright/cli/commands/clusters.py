@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, panels
 from placewright.cli.paths import find_cluster, find_machine, is_this_machine
 from placewright.units import format_bytes, format_seconds
 
@@ -20,7 +20,12 @@ def list_clusters(
         ),
     ] = None,
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also show where the figures are from.")
+        bool,
+        typer.Option(
+            "--sources",
+            help="Also show where the figures are from.",
+            rich_help_panel=panels.OUTPUT,
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ import typer
 from placewright.cli import options, panels
 from placewright.cli.paths import load_plan
 from placewright.cli.render.text import format_count
+from placewright.cli.workloads import holds_workload_plan, load_workload_plan
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.plan_diff import PlanDiff
     from placewright.result import Result
+    from placewright.workload_plan import WorkloadPlan
+    from placewright.workload_result import WorkloadResult
 
 MAX_MODULES = 20  # modules that are shown without --all
 
@@ -40,7 +43,7 @@ def diff_plans(
     from placewright.cli.render.json_output import print_json
     from placewright.plan_diff import diff
 
-    nouns = load_plan(first), load_plan(second)
+    nouns: tuple[Any, Any] = _load(first), _load(second)
     plan_diff = diff(*nouns)
     if json:
         print_json(
@@ -67,11 +70,19 @@ def diff_plans(
         tables.print_lines([footer])
 
 
+def _load(path: Path) -> "Plan | Result | WorkloadPlan | WorkloadResult":
+    return load_workload_plan(path) if holds_workload_plan(path) else load_plan(path)
+
+
 def _summary_lines(
-    diff: "PlanDiff", files: tuple[Path, Path], nouns: "tuple[Plan | Result, Plan | Result]"
+    diff: "PlanDiff", files: tuple[Path, Path], nouns: tuple[Any, Any]
 ) -> "Iterator[str]":
     metrics = [_result_metrics(file, noun) for file, noun in zip(files, nouns, strict=True)]
     for entry in metrics:
+        if "objective_value" in entry:
+            value = format_seconds(entry["objective_value"])
+            yield f"{entry['file']}: as saved: all calls {value}, by {entry['method']}"
+            continue
         time = entry.get("step_time")
         yield f"{entry['file']}: " + (
             "a plan without figures"
@@ -99,9 +110,14 @@ def _summary_lines(
         yield f"staging buffer on {name}: {_staging_text(before)}, then {_staging_text(after)}"
 
 
-def _has_priorities(noun: "Plan | Result") -> bool:
+def _has_priorities(noun: "Plan | Result | WorkloadPlan | WorkloadResult") -> bool:
     from placewright.plan_diff import plan_of
+    from placewright.workload_plan import WorkloadPlan
+    from placewright.workload_result import WorkloadResult
 
+    if isinstance(noun, WorkloadPlan | WorkloadResult):
+        plan = noun if isinstance(noun, WorkloadPlan) else noun.plan
+        return any(each.priority is not None for each in plan.plans)
     return plan_of(noun).priority is not None
 
 
@@ -109,9 +125,20 @@ def _staging_text(size: int) -> str:
     return "none" if size < 0 else format_bytes(size)
 
 
-def _result_metrics(file: Path, noun: "Plan | Result") -> dict[str, Any]:
+def _result_metrics(
+    file: Path, noun: "Plan | Result | WorkloadPlan | WorkloadResult"
+) -> dict[str, Any]:
     from placewright.result import Result
+    from placewright.workload_result import WorkloadResult
 
+    if isinstance(noun, WorkloadResult):
+        return {
+            "file": str(file),
+            "method": noun.solver,
+            "objective": noun.objective,
+            "objective_value": noun.objective_value,
+            "fits": noun.fits,
+        }
     if not isinstance(noun, Result):
         return {"file": str(file)}
     return {

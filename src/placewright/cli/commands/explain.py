@@ -9,6 +9,8 @@ from placewright.cli import options, panels
 from placewright.cli.paths import find_plan, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
+from placewright.cli.workload_commands import call_to_explain
+from placewright.cli.workloads import holds_workload_plan
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ def explain_plan(
             rich_help_panel=panels.SEARCH,
         ),
     ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option("--call", metavar="NAME", help="(workloads only) The call to explain."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Show what moving an op would do.
@@ -40,17 +46,30 @@ def explain_plan(
     With --op: the objective with the op on every other device, whether the op is critical, its
     transfers, and what trained policies prefer. Without it: of the ops on the critical path, or on
     the busiest device or channel, those that gain most by moving. A result file has the options of
-    its problem; those given here replace them.
+    its problem; those given here replace them. Of a workload, one call is explained, with the
+    weights where they are.
     """
+    if holds_workload_plan(plan):
+        with Progress(f"reading {plan}"):
+            model, problem, fitted_plan = call_to_explain(plan, problem_options, call)
+            position = None if op is None else _op_position(problem, op)
+        _print(model, problem, fitted_plan, position, json)
+        return
+    if call is not None:
+        raise ConfigError(f"--call {call!r}: {plan} is a plan of one problem, not of a workload")
     problem_options = ProblemOptions.from_files([plan], [load_plan(plan)], problem_options)
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         fitted_plan = find_plan(problem, plan)[1]
         position = None if op is None else _op_position(problem, op)
-    if position is None:
-        _print_moves(problem_options.model, problem, fitted_plan, json)
+    _print(problem_options.model, problem, fitted_plan, position, json)
+
+
+def _print(model: str, problem: "Problem", plan: "Plan", op: int | None, json: bool) -> None:
+    if op is None:
+        _print_moves(model, problem, plan, json)
     else:
-        _print_op(problem_options.model, problem, fitted_plan, position, json)
+        _print_op(model, problem, plan, op, json)
 
 
 def _print_op(model: str, problem: "Problem", plan: "Plan", op: int, json: bool) -> None:

@@ -19,6 +19,8 @@ from placewright.cli.problem_options import (
     with_problem_options,
 )
 from placewright.cli.progress import Progress
+from placewright.cli.workload_commands import place_workload
+from placewright.cli.workloads import holds_workload
 from placewright.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -106,6 +108,15 @@ def place_model(
     check_writable(output, trace, report)
     check_json(output, "a result")
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
+    if holds_workload(problem_options.model):
+        if trace is not None or measure is not None or robust_choice is not None:
+            raise ConfigError(
+                "--trace, --measure and --robust are for one problem: a workload has several calls"
+            )
+        solver = _configure(find_method(method), fuse, proposer)
+        efforts = (budget, evaluations, seed, warm_start)
+        place_workload(problem_options, solver, *efforts, output, report, json)
+        return
     if measure is not None and robust_choice is not None:
         raise ConfigError("--measure with --robust: they choose by different rules: give one")
     if measure is not None:

@@ -10,7 +10,9 @@ from placewright.cli import options, panels
 from placewright.cli.paths import check_writable, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
-from placewright.errors import PlanError
+from placewright.cli.workload_commands import report_workload
+from placewright.cli.workloads import holds_workload_plan
+from placewright.errors import ConfigError, PlanError
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ def report_results(
     from placewright.solvers import Comparison
 
     check_writable(output)
+    if holds_workload_plan(results[0]):
+        if len(results) > 1:
+            raise ConfigError("a workload's result has a page of its own: give one file")
+        report_workload(results[0], problem_options, output, json)
+        return
     nouns = [load_plan(path) for path in results]
     problem_options = ProblemOptions.from_files(results, nouns, problem_options)
     with Progress(f"reading {problem_options.model}"):

@@ -10,6 +10,9 @@ from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_writable, find_plan
 from placewright.cli.problem_options import ProblemOptions, with_problem_options
 from placewright.cli.progress import Progress
+from placewright.cli.workload_commands import simulate_workload
+from placewright.cli.workloads import holds_workload
+from placewright.errors import ConfigError
 
 
 @with_problem_options
@@ -44,6 +47,13 @@ def simulate_plan(
     from placewright.solvers.registry import placement_name
 
     check_writable(trace)
+    if holds_workload(problem_options.model):
+        if trace is not None or in_flight is not None:
+            raise ConfigError(
+                "--trace and --in-flight are for one problem: a workload has several calls"
+            )
+        simulate_workload(problem_options, plan, json)
+        return
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         method, fitted_plan = find_plan(problem, plan)

@@ -9,6 +9,21 @@ function useTheme(theme) {
   tell("theme");
 }
 
+// The call of a workload that is shown; another one is another page of the same file.
+function startCalls() {
+  const choice = by("call-shown");
+  by("calls").hidden = !content.calls;
+  if (!content.calls) return;
+  choice.replaceChildren(
+    ...content.calls.map((call, at) => make("option", { value: String(at), text: call.model })),
+  );
+  choice.value = String(content.calls.indexOf(content.calls[callShown] ?? content.calls[0]));
+  choice.addEventListener("change", () => {
+    location.hash = `call=${choice.value}`;
+    location.reload();
+  });
+}
+
 function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   let chose = false;
@@ -38,6 +53,7 @@ function start() {
   on("plan", () => {
     choice.value = String(state.plan);
   });
+  startCalls();
   fitGutter();
   addEventListener("resize", () => {
     fitGutter();

@@ -1,6 +1,9 @@
 // What all parts share: the data, what is shown and chosen, and ways to make elements.
 
-const data = unpack(JSON.parse(document.getElementById("data").textContent));
+// A workload has data for each of its calls; the address says which is shown: #call=1.
+const content = JSON.parse(document.getElementById("data").textContent);
+const callShown = Number(/^#call=(\d{1,6})$/.exec(location.hash)?.[1] ?? 0);
+const data = unpack(content.calls ? (content.calls[callShown] ?? content.calls[0]) : content);
 const state = { plan: data.methods[data.answer].plan, op: -1, from: 0, to: 1, theme: "light" };
 const listeners = {};
 const ink = {};

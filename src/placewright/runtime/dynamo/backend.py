@@ -29,6 +29,7 @@ from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
+from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import find_real_devices
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.runtime.dynamo.steps import ResolvedCall
+    from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
 
 MAX_EXECUTORS = 8
@@ -54,6 +56,7 @@ class PlanBackend:
         device_map: Real devices of some of the plan's devices, by name.
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
+        host_kernels: Whether products of few rows on the CPU may use our own kernel, if faster.
         sibling: Another backend of the model; both share buffers, and run one graph at a time.
     """
 
@@ -64,8 +67,11 @@ class PlanBackend:
         device_map: Mapping[str, str] | None = None,
         cuda_graphs: bool | None = None,
         sibling: PlanBackend | None = None,
+        host_kernels: HostKernels = True,
     ) -> None:
         self.plan, self.device_map, self.cuda_graphs = plan, device_map, cuda_graphs
+        check_host_kernels(host_kernels)
+        self.host_kernels = host_kernels
         self.known_names = dict.fromkeys(plan.ops)
         self.real_devices = find_real_devices(plan.device_names, device_map)
         self.lock = threading.RLock()  # one graph of a model runs at a time
@@ -213,6 +219,7 @@ class PlanBackend:
             cuda_graphs=False if program.scalars is not None else self.cuda_graphs,
             staging_buffers=self.staging_buffers,
             pack_weights=not self._executors,
+            host_kernels=self.host_kernels,
         )
 
     def use(self, graph: CompiledGraph) -> None:
@@ -313,10 +320,11 @@ def placewright(
     """The backend of `torch.compile(model, backend="placewright", options={"plan": plan})`.
 
     Weights stay where they are, so the model must be on one device, as PyTorch has it. Options are
-    `plan` (a plan, a result, or a file that holds one), `model`, `device_map` and `cuda_graphs`.
+    `plan` (a plan, a result, or a file that holds one), `model`, `device_map`, `cuda_graphs` and
+    `host_kernels`.
     """
     settings = dict(options or {})
-    allowed = ("plan", "model", "device_map", "cuda_graphs")
+    allowed = ("plan", "model", "device_map", "cuda_graphs", "host_kernels")
     unknown = sorted(set(settings) - set(allowed))
     if unknown:
         raise ConfigError(

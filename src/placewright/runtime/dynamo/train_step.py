@@ -172,7 +172,12 @@ class TrainBackend(PlanBackend):
 
     def __init__(self, rule: OptimizerRule, model: torch.nn.Module, sibling: PlanBackend) -> None:
         super().__init__(
-            sibling.plan, model, sibling.device_map, sibling.cuda_graphs, sibling=sibling
+            sibling.plan,
+            model,
+            sibling.device_map,
+            sibling.cuda_graphs,
+            sibling,
+            sibling.host_kernels,
         )
         self.rule = rule
         self.optimizer_states: dict[str, OptimizerState] = {}  # by weight, shared by all programs

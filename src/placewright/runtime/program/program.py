@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
@@ -33,6 +33,7 @@ from placewright.frontends.pytorch.values import tensors_in
 from placewright.frontends.pytorch.writes import GETITEM
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Tensor
 from placewright.logs import log_duration
+from placewright.runtime.program.host_products import HostKernels, host_product, weight_argument
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
 from placewright.runtime.program.runners import (
     InputRead,
@@ -46,7 +47,7 @@ from placewright.runtime.program.runners import (
 from placewright.runtime.program.scalars import Scalars, depends_on_scalars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _CLONES = ("clone", "lift_fresh_copy", "_to_copy")
 
@@ -182,6 +183,7 @@ class Program:
         device: torch.device | str,
         in_place: bool = False,
         seed: int | None = None,
+        host_kernels: HostKernels = True,
     ) -> Runner:
         """A function that runs one op on a device, from its inputs to its outputs.
 
@@ -189,6 +191,7 @@ class Program:
             in_place: Let an op whose output aliases an input (`Op.aliases`) change that input; else
                 it makes a changed copy.
             seed: Seed of random numbers, the same on every device; None: as PyTorch draws them.
+            host_kernels: Whether products of few rows on the CPU may use our own kernel.
 
         Raises:
             GraphError: It is a weight, a state or an input; or it needs a number that depends on a
@@ -220,12 +223,36 @@ class Program:
         slots = {source: self._input_read(position, source, target) for source in meaning.reads}
         is_aliased = in_place and any(output == 0 and source == 0 for output, source in op.aliases)
         is_scatter = is_aliased and meaning.kind == "scatter"
-        run = node_runner(node, slots, target, is_scatter, seed, self.scalars)
+        with_float32 = host_kernels == "float32"
+        product = self._host_product(position, node, slots, with_float32) if host_kernels else None
+        if target.type != "cpu" or is_scatter:
+            product = None
+        run = node_runner(node, slots, target, is_scatter, seed, self.scalars, product)
         if position in self.varying_views:  # the memory of a streamed weight is another's later
             return lambda values: [value.clone() for value in run(values)]
         if not in_place or is_scatter or op.kind == VIEW:
             return run
         return partial(_run_in_place, run, op.aliases)
+
+    def _host_product(
+        self, position: int, node: Node, slots: Mapping[Node, InputRead], with_float32: bool
+    ) -> Callable[..., Any] | None:
+        """The function of a product by a weight, with a choice of kernels; None for other ops."""
+        at = weight_argument(op_name(node))
+        weight = node.args[at] if at is not None and at < len(node.args) else None
+        if not isinstance(weight, Node) or weight not in slots:
+            return None
+        if not self._is_of_weight(self.graph.ops[position].inputs[slots[weight].slot]):
+            return None
+        target = cast("Callable[..., Any]", node.target)
+        return host_product(target, op_name(node), with_float32)
+
+    def _is_of_weight(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a weight, or a view of one."""
+        op = self.graph.ops[tensor[0]]
+        while op.kind == VIEW and len(op.inputs) == 1:
+            op = self.graph.ops[op.inputs[0][0]]
+        return op.kind == WEIGHT
 
     def pack_outputs(self, values: Sequence[torch.Tensor]) -> Any:
         """The values of `outputs` in the structure that the model returns."""

@@ -65,6 +65,7 @@ def node_runner(
     in_place: bool = False,
     seed: int | None = None,
     scalars: Scalars | None = None,
+    target: Callable[..., Any] | None = None,
 ) -> Runner:
     """A function that runs a node on one device.
 
@@ -74,13 +75,14 @@ def node_runner(
         in_place: Let a node that returns a changed copy of its first input change that instead.
         seed: Seed of random numbers, the same on every device; None: as PyTorch draws them.
         scalars: The numbers that symbols stand for, if the graph has symbolic sizes.
+        target: The function that it calls, with the node's arguments; None: the node's own.
 
     Raises:
         GraphError: The node needs a number that depends on another node's values, or the values of
             a tensor that is not among `reads`.
     """
     tensor_mask = [tensor is not None for tensor in node_specs(node)]
-    call = _node_call(node, reads, device, in_place, scalars)
+    call = _node_call(node, reads, device, in_place, scalars, target)
     if seed is not None and is_random(node):
         cpu_call = _node_call(node, reads, torch.device("cpu"), in_place, scalars)
         call = _seeded_call(cpu_call, device, seed)
@@ -105,8 +107,9 @@ def _node_call(
     device: torch.device,
     in_place: bool,
     scalars: Scalars | None,
+    target: Callable[..., Any] | None = None,
 ) -> Callable[[Values], Any]:
-    target, args = _target(node, device), list(node.args)
+    target, args = target or _target(node, device), list(node.args)
     kwargs = dict(node.kwargs)
     if in_place:
         target, args = _in_place_form(node, target, args)

@@ -78,7 +78,7 @@ def memory_bound(
 
     *Integers.* An item with one weight takes one mode only: see `Relaxation.integer_bound`.
     """
-    items = _MemoryItems.of(aggregates)
+    items = MemoryItems.of(aggregates)
     rows = 3 * aggregates.groups + aggregates.groups**2 + len(chains)
     if (
         not _overfull_groups(aggregates).any()
@@ -94,6 +94,16 @@ def memory_bound(
         best = max(best, min(middle, seconds))
         low, high = (middle, high) if seconds >= middle else (low, middle)
     return aggregates.round_down(best)
+
+
+def memory_relaxation(
+    aggregates: Aggregates, items: MemoryItems, chains: Sequence[Ints]
+) -> Relaxation | None:
+    """The choice of modes of `memory_bound` for plans of any time; None if it is too large."""
+    rows = 3 * aggregates.groups + aggregates.groups**2 + len(chains)
+    if len(items.unit) * aggregates.groups**2 * rows > _MAX_LOADS:
+        return None
+    return _MemoryProgram(aggregates, items, chains).relaxation(np.inf, -1, 0, np.inf)
 
 
 def _overfull_groups(aggregates: Aggregates) -> NDArray[np.bool_]:
@@ -113,7 +123,7 @@ def _size_intervals(sizes: Ints, cases: int) -> Iterator[tuple[int, float]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _MemoryItems:
+class MemoryItems:
     """Units, some with weights of other units that they read."""
 
     unit: Ints  # items: the unit whose ops they are
@@ -125,9 +135,10 @@ class _MemoryItems:
     min_weight_bytes: Ints  # items: the smallest of these weights, as sent
     read_seconds: Seconds  # items × groups: the shortest op that reads one of these weights
     is_indivisible: NDArray[np.bool_]  # items: no more than one such weight, so one mode
+    owner: Ints  # units: the unit of the item that they are weights of, or -1
 
     @classmethod
-    def of(cls, aggregates: Aggregates) -> _MemoryItems:
+    def of(cls, aggregates: Aggregates) -> MemoryItems:
         a = aggregates.problem.arrays
         units, rows = aggregates.units, len(aggregates.transfer)
         has_ops = np.zeros(units, dtype=bool)
@@ -178,6 +189,7 @@ class _MemoryItems:
             np.where(weight_bytes[items] > 0, min_weight_bytes[items], 0),
             np.where(weight_bytes[items, None] > 0, read_seconds[items], 0.0),
             np.bincount(reader_unit[movable_units], minlength=units)[items] <= 1,
+            np.where(movable, reader_unit, -1),
         )
 
 
@@ -202,7 +214,7 @@ def _read_seconds(aggregates: Aggregates, source: Ints, tensor: Ints, reader_uni
 class _MemoryProgram:
     """The rows of the choice: groups' time and memory, channels, chains, issuers."""
 
-    def __init__(self, aggregates: Aggregates, items: _MemoryItems, chains: Sequence[Ints]) -> None:
+    def __init__(self, aggregates: Aggregates, items: MemoryItems, chains: Sequence[Ints]) -> None:
         self.aggregates, self.items = aggregates, items
         a, groups = aggregates.problem.arrays, aggregates.groups
         self.channel_set, channel_count = _channel_sets(aggregates)

@@ -1,0 +1,1 @@
+"""Solves workloads: several calls with one placement of their weights."""
