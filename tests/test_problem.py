@@ -109,7 +109,7 @@ PACKED = {
     # Devices
     "link_class": [[-1, 0, 1], [0, -1, 1], [1, 1, -1]],
     "channel": [[-1, 0, 1], [2, -1, 1], [3, 3, -1]],  # "up" is 1 and "down" is 3
-    "capacity": [1000 - 100, 600 - 50, 10_000],
+    "capacity": [1000 - 100, 600, 10_000],  # the reserve does not come off a limit
     "is_host": [F, F, T],
     "issuer": [0, 0, -1],
     "launch_overhead": [0.5, 0.5, 0],
@@ -230,11 +230,19 @@ def test_a_limit_only_ever_lowers_the_memory(chain: Graph, two_devices: Cluster)
     assert a.capacity.tolist() == [400, 1000]
 
 
-def test_a_reserve_larger_than_the_limit_leaves_nothing(chain: Graph, one_device: Cluster) -> None:
-    device = replace(one_device.devices[0], reserve=700)
+@pytest.mark.parametrize(("limit", "usable"), [(0, 0), (200, 200), (300, 300), (500, 300)])
+def test_a_limit_is_usable_and_the_reserve_stays_free(
+    chain: Graph, one_device: Cluster, limit: int, usable: int
+) -> None:
+    device = replace(one_device.devices[0], reserve=700)  # of 1,000 bytes
     cluster = Cluster("c", (device,), {})
-    a = Problem(chain, cluster, constraints=Constraints(limits={"gpu0": 500})).arrays
-    assert a.capacity.tolist() == [0]
+    a = Problem(chain, cluster, constraints=Constraints(limits={"gpu0": limit})).arrays
+    assert a.capacity.tolist() == [usable]
+
+
+def test_a_reserve_larger_than_the_memory_leaves_nothing(chain: Graph, one_device: Cluster) -> None:
+    cluster = Cluster("c", (replace(one_device.devices[0], reserve=1001),), {})
+    assert Problem(chain, cluster).arrays.capacity.tolist() == [0]
 
 
 def test_an_op_runs_on_a_device_by_name_model_or_kind(in_a_row: Cluster) -> None:

@@ -17,7 +17,6 @@ from placewright.units import format_bytes, format_seconds, parse_bytes, parse_s
     ("text", "size"),
     [
         ("0", 0),
-        ("4096", 4096),
         ("7B", 7),
         ("8GiB", 8 * 1024**3),
         (" 16 GiB ", 16 * 1024**3),
@@ -30,10 +29,13 @@ from placewright.units import format_bytes, format_seconds, parse_bytes, parse_s
         ("1TB", 1000**4),
         ("1TiB", 1024**4),
         ("2PiB", 2 * 1024**5),
-        ("1e9", 1_000_000_000),
-        ("9007199254740993", 2**53 + 1),  # exact, where a float would round
-        ("0.5", 0),
-        ("8.", 8),
+        ("8G", 8 * 1024**3),  # as it is meant by those who write it so
+        ("8 g", 8 * 1024**3),
+        ("2K", 2048),
+        ("1e9B", 1_000_000_000),
+        ("9007199254740993B", 2**53 + 1),  # exact, where a float would round
+        ("0.5B", 0),
+        ("8.B", 8),
     ],
 )
 def test_a_size_is_read(text: str, size: int) -> None:
@@ -42,10 +44,18 @@ def test_a_size_is_read(text: str, size: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "GiB", "8G", "8 GiBs", "-1", "-1GiB", "nan", "inf", "1e999", "1,5 GiB", "8 G iB", "٣"],
+    ["", "GiB", "8 GiBs", "-1", "-1GiB", "nan", "inf", "1e999", "1,5 GiB", "8 G iB", "٣"],
 )
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     message = f"size {text!r}: expected a number and a unit, such as '16 GiB' or '500 MB'"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["4", "4096", "0.5", " 8. ", "1e9"])
+def test_a_size_without_a_unit_is_refused_with_the_remedy(text: str) -> None:
+    amount = text.strip()
+    message = f"size {text!r} has no unit: expected such as '{amount} GiB'"
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse_bytes(text)
 

@@ -117,7 +117,7 @@ class Run:
         """The problem, with devices that run ready ops first, as TensorFlow's executor does."""
         cluster = pw.Cluster.parse(self.cluster)
         limits = {
-            each.name: int(each.capacity * self.limit)
+            each.name: int(each.capacity * self.limit) - each.reserve
             for each in cluster.devices
             if each.kind == "gpu"
         }

@@ -69,7 +69,9 @@ def find_candidates(
     else:
         cluster, device_map = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
         costs, more = None, "the CPU stands in for a GPU; "
-    problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": limit}))
+    # PyTorch's limit also holds the workspaces that the reserve is for.
+    usable = limit - cluster.devices[cluster.position["gpu0"]].reserve
+    problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": usable}))
     if costs is not None:
         problem = executed_problem(replace(problem, costs=costs), profile)
     stop = MaxTime(1.0 if small else seconds / len(HOST_SCALES))

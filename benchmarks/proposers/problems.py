@@ -35,7 +35,7 @@ def named_problem(name: str) -> Problem:
     devices = [each for each in unlimited.cluster.devices if each.kind != "cpu"]
     one = unlimited.legalize(np.zeros(len(graph), dtype=np.int32))
     need = int(judge(unlimited, one[None]).peak.sum())
-    limits = {each.name: int(float(slack) * need / len(devices)) + each.reserve for each in devices}
+    limits = {each.name: int(float(slack) * need / len(devices)) for each in devices}
     return replace(unlimited, constraints=Constraints(limits=limits))
 
 

@@ -34,7 +34,7 @@ def problems(workloads: Path | None) -> Iterator[tuple[str, pw.Problem]]:
         graph = pw.zoo.load(f"offload:tokens={tokens}")
         cluster = pw.Cluster.parse("1xH200+cpu")
         half = sum(sum(op.outputs) for op in graph.ops if op.kind == "weight") // 2
-        limits = pw.Constraints(limits={"gpu0": half + cluster.devices[0].reserve + 2**25})
+        limits = pw.Constraints(limits={"gpu0": half + 2**25})
         yield f"offload, {tokens} tokens, half", pw.Problem(graph, cluster, constraints=limits)
     for name in NETWORKS:
         graph = pw.zoo.load(f"{name}:size=test")

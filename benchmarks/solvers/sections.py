@@ -361,7 +361,7 @@ def half(settings: Settings) -> int:
     ):
         graph = pw.zoo.load(name)
         weights = sum(sum(op.outputs) for op in graph.ops if op.kind == "weight")
-        limits = pw.Constraints(limits={"gpu0": weights // 2 + 2**30})
+        limits = pw.Constraints(limits={"gpu0": weights // 2})
         problem = pw.Problem(graph, pw.Cluster.parse("H100+cpu"), constraints=limits)
         results = [
             solve(problem, METHODS[method]()) for method in ("accelerate", "streamed", "cpu-only")

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from placewright.device import Link as Link
     from placewright.errors import PlacewrightError as PlacewrightError
     from placewright.explanations import Explanation as Explanation
+    from placewright.explanations import MemoryFit as MemoryFit
     from placewright.explanations import explain as explain
+    from placewright.explanations import fits as fits
     from placewright.exporters import export as export
     from placewright.files import load as load
     from placewright.files import save as save
@@ -84,7 +86,7 @@ _EXPORTS = {
     "costs": ("CostModel", "Roofline", "Table"),
     "device": ("Device", "Link"),
     "errors": ("PlacewrightError",),
-    "explanations": ("Explanation", "explain"),
+    "explanations": ("Explanation", "MemoryFit", "explain", "fits"),
     "exporters": ("export",),
     "files": ("load", "save"),
     "frontends": (

@@ -90,16 +90,22 @@ class Graph:
 
     Args:
         outputs: The tensors that live to the end of the step; by default those that nothing reads.
+        samples, tokens: What one step processes, where that is known; for throughput only.
     """
 
     name: str
     ops: tuple[Op, ...]
     outputs: tuple[Tensor, ...] | None = None
+    samples: int | None = None
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ops", tuple(self.ops))
         if not self.ops:
             raise GraphError(f"graph {self.name!r} has no ops: expected at least one")
+        for noun, count in (("samples", self.samples), ("tokens", self.tokens)):
+            if count is not None and count < 1:
+                raise GraphError(f"graph {self.name!r} has {count!r} {noun} per step: expected > 0")
         counts = [len(op.outputs) for op in self.ops]
         for position, op in enumerate(self.ops):
             for source, output in op.inputs:
@@ -139,6 +145,10 @@ class Graph:
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.ops):,} ops)"
 
+    def with_counts(self, samples: int | None = None, tokens: int | None = None) -> Graph:
+        """The same graph, with what one step processes."""
+        return replace(self, samples=samples or self.samples, tokens=tokens or self.tokens)
+
     @cached_property
     def position(self) -> dict[str, int]:
         """The position of each op, by name."""
@@ -165,7 +175,7 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything that matters in the graph but its own name."""
+        """A digest of everything that matters to plans: not its name, samples and tokens."""
         digest = hashlib.blake2b(digest_size=16)
         for op in self.ops:
             digest.update(

@@ -46,6 +46,10 @@ class PlanDiff:
     """Ops fused with others than before; None where neither plan fuses."""
     staging_changes: tuple[tuple[str, int, int], ...]
     """(device, bytes before, bytes after) of staging buffers, -1 for no buffer."""
+    other_graph: bool = False
+    """Whether the plans were made for different graphs."""
+    other_cluster: bool = False
+    """Whether the plans were made for different clusters."""
 
     @property
     def is_empty(self) -> bool:
@@ -149,7 +153,14 @@ def diff(
             for name in dict.fromkeys((*staging[0], *staging[1]))
             if staging[0].get(name) != staging[1].get(name)
         ),
+        other_graph=_differ(first_plan.graph, second_plan.graph),
+        other_cluster=_differ(first_plan.cluster, second_plan.cluster),
     )
+
+
+def _differ(first: str, second: str) -> bool:
+    """Whether two fingerprints are known and differ."""
+    return bool(first and second) and first != second
 
 
 def _workload_plan_of(noun: object) -> WorkloadPlan | None:

@@ -34,8 +34,8 @@ class Constraints:
         pins: Op → the device it must be on.
         forbid: Op → devices it must not be on.
         colocate: Groups of ops that must share a device.
-        limits: Device → bytes of its memory that may be used, including its reserve; text such as
-            `"4GiB"` is read as bytes.
+        limits: Device → bytes that a plan may use; the device's reserve does not come off them, but
+            what is left free is at least the reserve. Text such as `"4GiB"` is read as bytes.
     """
 
     pins: Mapping[str, str]
@@ -257,16 +257,14 @@ class Problem:
         ]
 
     def _capacity(self) -> NDArray[np.int64]:
-        limit = _bytes_array([device.memory for device in self.cluster.devices])
+        usable = _bytes_array([device.capacity for device in self.cluster.devices])
         for name, size in self.constraints.limits.items():
             if not _is_byte_count(size):
                 raise ProblemError(
                     f"the limit of device {name!r} is {size!r} bytes: expected a whole number "
                     ">= 0, such as 4 * 2**30, or '4GiB'"
                 )
-            limit[self._device_position(name)] = min(size, limit[self._device_position(name)])
-        reserve = _bytes_array([device.reserve for device in self.cluster.devices])
-        usable: NDArray[np.int64] = np.maximum(limit - reserve, 0)
+            usable[self._device_position(name)] = min(size, usable[self._device_position(name)])
         return usable
 
     def _device_position(self, name: str) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from placewright.html_tables import html_card, html_table
-from placewright.units import UNLIMITED, format_bytes, format_percent, format_seconds
+from placewright.units import UNLIMITED, format_bytes, format_percent, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from placewright.layers import LayerGroup
     from placewright.plan import Plan
     from placewright.problem import Objective, Problem
     from placewright.timeline import Timeline
@@ -32,7 +34,7 @@ class DeviceUse:
     reserve: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """The best plan found, evaluated.
 
@@ -48,6 +50,7 @@ class Result:
         problem: The problem that was solved; a result from a file has none.
         timeline: The simulated step of the plan on that problem; likewise.
         interrupted: Whether the search was interrupted; the plan is the best until then.
+        edited: Whether the plan was edited in its file, so that the figures are not its own.
         notes: What a reader of the result should know, in one sentence each.
     """
 
@@ -66,9 +69,10 @@ class Result:
     found_by: str = ""
     history: tuple[tuple[int, float, float], ...] = ()
     options: Mapping[str, str | bool | tuple[str, ...]] = field(default_factory=dict)
-    problem: Problem | None = field(default=None, repr=False)
-    timeline: Timeline | None = field(default=None, repr=False)
+    problem: Problem | None = None
+    timeline: Timeline | None = None
     interrupted: bool = False
+    edited: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,6 +90,31 @@ class Result:
     @property
     def fits(self) -> bool:
         return self.overflow == 0
+
+    @cached_property
+    def layers(self) -> tuple[LayerGroup, ...]:
+        """Where the model's layers are; () if the graph has no modules, or the problem is unknown.
+
+        Layers that the plan places alike are one group.
+        """
+        if self.problem is None:
+            return ()
+        from placewright.layers import layer_groups  # here: it loads numpy
+
+        return layer_groups(self.problem, self.plan)
+
+    @property
+    def throughput(self) -> dict[str, float]:
+        """`samples` and `tokens` per second, where the graph says how many a step processes."""
+        if self.problem is None or not self.objective_value > 0:
+            return {}
+        graph = self.problem.graph
+        counts = {"samples": graph.samples, "tokens": graph.tokens}
+        return {
+            noun: count / self.objective_value
+            for noun, count in counts.items()
+            if count is not None
+        }
 
     @property
     def key(self) -> tuple[int, float]:
@@ -106,7 +135,10 @@ class Result:
             )
         effort = f"{self.evaluations:,} plans evaluated in {format_seconds(self.seconds)}"
         interrupted = "interrupted: this is the best plan so far" if self.interrupted else ""
-        lines = (fits, bound if self.bound > 0 else "", effort, interrupted)
+        rates = ", ".join(format_rate(rate, noun) for noun, rate in self.throughput.items())
+        bound = bound if self.fits and self.bound > 0 else ""
+        layers = map(str, self.layers)
+        lines = (bound, rates if self.fits else "", *layers, effort, interrupted)
         rows = [
             (
                 use.name,
@@ -120,22 +152,36 @@ class Result:
         ]
         columns = ("device", "ops", "busy", f"of {name}", "peak memory", "usable")
         return html_card(
-            f"{name} {format_seconds(value)} by {self.solver}",
+            f"{name} {format_seconds(value)} by {self.solver}" if self.fits else fits,
             filter(None, lines),
             html_table(columns, rows),
         )
 
     def __str__(self) -> str:
         objective_name = "step time" if self.objective == "step" else "period"
-        fits = "fits" if self.fits else f"{self.overflow / 2**30:.2f} GiB over"
-        summary = (
-            f"{self.solver}: {objective_name} {self.objective_value * 1e3:.4g} ms, "
-            f"bound {self.bound * 1e3:.4g} ms "
-            f"({self.bound_name}), gap {self.gap:.1%}, {fits}, {self.evaluations:,} evaluations"
-        )
-        rows = [
-            f"  {use.name:<10} {use.ops:>7,} ops  busy {use.busy * 1e3:10.4g} ms  "
-            f"peak {use.peak / 2**30:8.3f} of {use.limit / 2**30:.3f} GiB"
+        value = format_seconds(self.objective_value)
+        effort = f"{self.solver}, {self.evaluations:,} evaluations"
+        if self.fits:
+            bound = f"lower bound {format_seconds(self.bound)} ({self.bound_name})"
+            gap = format_percent(self.gap)
+            lines = [f"{objective_name} {value}, {bound}, gap {gap}; {effort}"]
+            rates = [format_rate(rate, noun) for noun, rate in self.throughput.items()]
+            lines += [f"  {', '.join(rates)}"] if rates else []
+        else:
+            over = format_bytes(self.overflow)
+            lines = [
+                f"does not fit: out of memory by {over}; {objective_name} {value} if it did; "
+                f"{effort}"
+            ]
+        lines += [f"  {group}" for group in self.layers]
+        lines += [
+            f"  {use.name:<10} {use.ops:>7,} ops  busy {format_seconds(use.busy):>10}  "
+            f"peak {format_bytes(use.peak)} of {format_bytes(use.limit)}"
             for use in self.devices
         ]
-        return "\n".join([summary, *rows, *(f"  {note}" for note in self.notes)])
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        headline = str(self).split("\n", 1)[0]
+        return f"<Result: {'; '.join([headline, *map(str, self.layers)])}>"

@@ -15,7 +15,7 @@ UNLIMITED = 2**60  # bytes: a device that has more counts as having no limit
 _BYTES: dict[str, int] = {"b": 1} | {
     f"{letter}{form}": base**power
     for power, letter in enumerate("kmgtp", start=1)
-    for form, base in (("b", 1000), ("ib", 1024))
+    for form, base in (("b", 1000), ("ib", 1024), ("", 1024))
 }
 _SECONDS = {
     "ns": Fraction(1, 10**9),
@@ -33,13 +33,21 @@ _AMOUNT = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in a text like `16 GiB`, `500MB` or `4096`; kB is 1000 bytes and KiB 1024.
+    """Bytes in a text like `16 GiB`, `16G` or `500MB`; kB is 1000 bytes, KiB and K are 1024.
 
     Raises:
-        ConfigError: It is not a size.
+        ConfigError: It is not a size, or has no unit: `4` may mean bytes or GiB. Only 0 needs none.
     """
     amount = _AMOUNT.fullmatch(text)
-    factor = _BYTES.get((amount[2] or "b").lower()) if amount else None
+    if amount is not None and not amount[2]:
+        if Fraction(amount[1]) == 0:
+            return 0
+        number = amount[1]
+        raise ConfigError(
+            f"size {text!r} has no unit: expected such as '{number} GiB' or '{number} MB', or "
+            f"'{number} B' for bytes"
+        )
+    factor = _BYTES.get(amount[2].lower()) if amount else None
     if amount is None or factor is None:
         raise ConfigError(
             f"size {text!r}: expected a number and a unit, such as '16 GiB' or '500 MB'"
@@ -89,6 +97,12 @@ def format_change(share: float) -> str:
     """A relative change as a percentage with its sign: `+3.72 %`, `−0.40 %`."""
     text = f"{share * 100:+,.2f}"
     return f"{'0.00' if text in ('-0.00', '+0.00') else text.replace('-', MINUS)} %"
+
+
+def format_rate(per_second: float, noun: str) -> str:
+    """A throughput: `36.3 tokens/s`, `12,345 tokens/s`."""
+    digits = f"{per_second:,.0f}" if abs(per_second) >= 1000 else _format_number(per_second)
+    return f"{digits} {noun}/s"
 
 
 def _format_scaled(value: float, base: int, units: tuple[str, ...]) -> str:

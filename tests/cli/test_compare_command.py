@@ -52,13 +52,14 @@ def test_a_placed_model_is_no_worse_than_any_method_of_the_comparison(run):
 
 def test_methods_are_chosen_by_name(run):
     found = run("compare", "diamond", *ON, "--methods", "heft, single", "--json").data
-    assert [each["method"] for each in found["methods"]] == ["heft", "single"]
+    assert sorted(each["method"] for each in found["methods"]) == ["heft", "single"]
 
 
 def test_a_method_that_cannot_do_the_problem_is_left_out_with_its_reason(run):
     ran = run("compare", "diamond", "--on", "2xP100")
     assert ran.status == 0
-    assert "cpu-only skipped: cluster '2xP100' has no cpu" in ran.out
+    reasons = "cpu-only (cluster '2xP100' has no cpu); expert (no expert's placement is known"
+    assert f"skipped: {reasons}" in " ".join(ran.out.split())
     found = run("compare", "diamond", "--on", "2xP100", "--json").data
     assert [each["method"] for each in found["skipped"]] == ["cpu-only", "expert"]
     asked = run("compare", "diamond", "--on", "2xP100", "--methods", "single,cpu-only")
@@ -75,7 +76,7 @@ def test_a_method_whose_package_is_missing_is_left_out_with_the_command_to_insta
     ran = run("compare", "diamond", *ON)
     assert ran.status == 0
     missing = "pymetis is not installed: pip install 'placewright[partition]'"
-    assert f"metis skipped: {missing}" in ran.out
+    assert "metis (pymetis is not installed)" in " ".join(ran.out.split())
     found = run("compare", "diamond", *ON, "--json").data
     skipped = {each["method"]: each["reason"] for each in found["skipped"]}
     assert skipped["metis"] == missing
@@ -104,10 +105,11 @@ def test_every_plan_goes_into_a_folder(run, tmp_path):
 def test_what_does_not_fit_is_said_beneath(run):
     ran = run("compare", "offload", "--on", "P100", "--limit", "2GiB")
     assert ran.status == 0
-    assert "* closest to fitting; no plan fits" in ran.out
-    # 16 weights of 352 MiB are 5.5 GiB, and 2 GiB less 1 GiB of reserve may be used
-    assert ", out of memory by 4.5 GiB" in ran.out
-    assert "out of memory: single 4.5 GiB" in ran.out
+    assert ran.out.startswith("no plan fits: the closest one is first, and no time can be had\n")
+    assert "\n*" not in ran.out
+    # 16 weights of 352 MiB are 5.5 GiB
+    assert ", out of memory by 3.5 GiB" in ran.out
+    assert "out of memory: single 3.5 GiB" in ran.out
 
 
 def test_the_methods_that_were_done_before_an_interruption_are_shown(run, monkeypatch):
@@ -118,11 +120,7 @@ def test_the_methods_that_were_done_before_an_interruption_are_shown(run, monkey
     monkeypatch.setitem(METHODS, "random", Hasty)
     ran = run("compare", "diamond", *ON, "--json")
     assert ran.status == 130
-    assert [each["method"] for each in ran.data["methods"]] == [
-        "single",
-        "cpu-only",
-        "accelerate",
-    ]
+    assert {each["method"] for each in ran.data["methods"]} == {"single", "cpu-only", "accelerate"}
     assert ran.data["interrupted"]
     assert "interrupted: " in run("compare", "diamond", *ON).out
     first = run("compare", "diamond", *ON, "--methods", "random,single")

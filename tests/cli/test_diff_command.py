@@ -73,7 +73,7 @@ def test_figures_of_results_are_shown(run):
     run("place", "layered", *ON, "--method", "single", "-o", "a.json")
     run("place", "layered", *ON, "--method", "heft", "-o", "b.json")
     lines = run("diff", "a.json", "b.json").out.splitlines()
-    assert lines[0].startswith("a.json: as saved: step time ")
+    assert lines[0].startswith("a.json: step time ")
     assert lines[0].endswith(", by single")
     assert lines[1].endswith(", by heft")
     assert "b.json alone sets priorities" in lines

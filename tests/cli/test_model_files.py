@@ -75,7 +75,9 @@ def test_what_a_model_prints_goes_to_stderr(run, tmp_path):
 def test_a_python_file_that_goes_wrong_is_told_in_a_line(run, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "model.py").write_text(MODEL)
-    assert "expected (model, args, kwargs)" in refused(run, "place", "model.py:broken", *ON)
+    broken = run("place", "model.py:broken", *ON)
+    assert broken.err.startswith("placewright: file 'model.py': broken() re")
+    assert "expected (model, args" in broken.err
     assert "no such layer" in refused(run, "place", "model.py:fails", *ON)
     assert "did you mean 'build'" in refused(run, "place", "model.py:biuld", *ON)
     (tmp_path / "syntax.py").write_text("def build(:\n")

@@ -49,7 +49,7 @@ def test_a_name_in_a_message_cannot_steer_the_terminal(capsys):
 
 
 def test_a_pipe_gets_whole_lines_without_blanks_at_the_end(tmp_path):
-    words = [sys.executable, "-m", "placewright", "clusters"]
+    words = [sys.executable, "-m", "placewright", "clusters", "--sources"]
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     ran = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)
     out = ran.stdout

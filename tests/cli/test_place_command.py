@@ -125,8 +125,9 @@ def test_reserve_and_limit_change_what_may_be_used(run):
     assert limits("--reserve", "2GiB") == [(14, 2), (14, 2), (256, 0)]  # hosts keep nothing back
     assert limits("--reserve", "gpu0=3GiB,cpu=56GiB") == [(13, 3), (15, 1), (200, 56)]
     assert limits("--reserve", "gpu1=4GiB", "--reserve", "0B") == [(16, 0), (12, 4), (256, 0)]
-    assert limits("--limit", "gpu0=8GiB") == [(7, 1), (15, 1), (256, 0)]  # reserve included
-    assert limits("--limit", "8GiB", "--limit", "gpu1=4GiB") == [(7, 1), (3, 1), (256, 0)]
+    assert limits("--limit", "gpu0=8GiB") == [(8, 1), (15, 1), (256, 0)]
+    assert limits("--limit", "8GiB", "--limit", "gpu1=4GiB") == [(8, 1), (4, 1), (256, 0)]
+    assert limits("--limit", "16GiB") == [(15, 1), (15, 1), (256, 0)]  # the reserve stays free
 
 
 def test_a_limit_has_a_column_of_its_own(run):
@@ -138,13 +139,13 @@ def test_a_limit_has_a_column_of_its_own(run):
 def test_a_plan_that_does_not_fit_is_an_answer(run):
     ran = run("place", "offload", "--on", "P100", "--limit", "2GiB")
     assert ran.status == 0
-    # 16 weights of 352 MiB are 5.5 GiB; 2 GiB less 1 GiB of reserve may be used.
-    assert "does not fit: out of memory on gpu0 by 4.5 GiB" in ran.out
+    # 16 weights of 352 MiB are 5.5 GiB.
+    assert "does not fit: out of memory on gpu0 by 3.5 GiB" in ran.out
     (row,) = [line for line in ran.out.splitlines() if line.startswith("gpu0") and "GiB" in line]
-    assert row.split()[-3:] == ["−4.5", "GiB", "no"]
+    assert row.split()[-3:] == ["−3.5", "GiB", "no"]
     found = run("place", "offload", "--on", "P100", "--limit", "2GiB", "--json").data
     assert found["fits"] is False
-    assert found["overflow"] > 4 * 2**30
+    assert found["overflow"] > 3 * 2**30
 
 
 def test_streamed_weights_are_told_of(run):
@@ -270,7 +271,7 @@ def test_a_narrow_terminal_costs_no_digits(run, monkeypatch):
         ("layered", ("--on", "8xV100-nvlink", "--evaluations", "400"), "× faster than gpu0 alone"),
         (
             "offload",
-            ("--on", "4xP100", "--limit", "3GiB", "--evaluations", "400"),
+            ("--on", "4xP100", "--limit", "2GiB", "--evaluations", "400"),
             "on 4 devices: no single one holds it",
         ),
     ],

@@ -67,16 +67,18 @@ def test_a_plan_that_breaks_a_pin_is_refused_by_name(run):
     )
 
 
-def test_a_staging_room_that_is_too_small_is_said_in_a_line(run, tmp_path):
+def test_a_staging_buffer_that_is_too_small_is_enlarged_and_said(run, tmp_path, caplog):
     options = ("--on", "P100+cpu", "--limit", "3GiB")
     run("place", "offload", *options, "--method", "streamed", "-o", "plan.json")
     data = json.loads((tmp_path / "plan.json").read_text())["plan"]
     data["staging"] = {"gpu0": 7}
     (tmp_path / "small.json").write_text(json.dumps(data))
     ran = run("simulate", "offload", *options, "--plan", "small.json")
-    assert ran.status == 1
-    assert "whose staging buffer has 7 bytes" in ran.err
-    assert ran.err.count("\n") == 1
+    assert ran.status == 0
+    assert "the staging buffer on gpu0 is 7 B, and an op streams 352 MiB of weights" in caplog.text
+    data["staging"] = {"gpu0": 352 * 2**20}
+    (tmp_path / "enough.json").write_text(json.dumps(data))
+    assert run("simulate", "offload", *options, "--plan", "enough.json").out == ran.out
 
 
 def test_a_staging_room_beyond_all_memory_is_said_in_a_line(run, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 import placewright as pw
 
-ON = ("--on", "V100+cpu", "--limit", "gpu0=4GiB")
+ON = ("--on", "V100+cpu", "--limit", "gpu0=3GiB")
 STREAMED = ("place", "transformer:tokens=512", *ON, "--method", "baselines")
 
 

@@ -128,7 +128,7 @@ def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
     problem = Problem(
         zoo.load("transformer:tokens=512"),
         Cluster.parse("V100+cpu"),
-        constraints=Constraints(limits={"gpu0": 4 * 2**30}),
+        constraints=Constraints(limits={"gpu0": 3 * 2**30}),
     )
     result = solve(problem, Streamed())
     why = explain(problem, result)
@@ -143,8 +143,8 @@ def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
     assert link.before == result.step_time
     again = solve(faster, Streamed(), warm_start=result.plan)
     assert link.after == pytest.approx(again.step_time)
-    assert kinds["memory"].change == "768 MiB more on gpu0"  # a quarter of 4 GiB less 1 GiB
-    limits = Constraints(limits={"gpu0": 4 * 2**30 + 3 * 2**28})
+    assert kinds["memory"].change == "1 GiB more on gpu0"  # a quarter of 3 GiB, rounded up
+    limits = Constraints(limits={"gpu0": 4 * 2**30})
     roomy = solve(replace(problem, constraints=limits), Streamed(), warm_start=result.plan)
     assert kinds["memory"].after == pytest.approx(roomy.step_time)
     assert not kinds["memory"].same_plan
@@ -156,17 +156,21 @@ def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
     )
 
 
-def test_what_does_not_fit_is_helped_by_memory_alone() -> None:
+def test_what_does_not_fit_is_helped_by_a_host_and_by_memory() -> None:
     problem = Problem(
         zoo.load("offload"),
         Cluster.parse("P100"),
-        constraints=Constraints(limits={"gpu0": 3 * 2**30}),
+        constraints=Constraints(limits={"gpu0": 2 * 2**30}),
     )
     why = explain(problem, solve(problem, SingleDevices()))
     assert why.sentence == "gpu0 lacks 3.5 GiB of memory: the plan holds 5.5 GiB at its peak there"
-    assert str(why.improvements[0]).startswith("3.5 GiB more on gpu0: it fits, ")
-    assert {each.kind for each in why.improvements} == {"memory"}
-    assert str(why.improvements[1]) == "512 MiB more on gpu0: 3.5 GiB → 3 GiB over memory"
+    host, enough, little = why.improvements
+    streamed = solve(replace(problem, cluster=Cluster.parse("P100+cpu")), Streamed())
+    assert str(host).startswith("adding a host of 256 GiB (P100+cpu): it fits, ")
+    assert host.after <= streamed.step_time
+    assert str(enough).startswith("4 GiB more on gpu0: it fits, ")
+    assert {each.kind for each in why.improvements} == {"host", "memory"}
+    assert str(little) == "512 MiB more on gpu0: 3.5 GiB → 3 GiB over memory"
 
 
 def test_new_plans_may_come_from_elsewhere(diamond_problem: Problem) -> None:

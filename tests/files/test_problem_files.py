@@ -22,7 +22,7 @@ COSTS = {"placewright": "costs", "version": 2}
 def test_constraints_are_read_from_toml(write: Write) -> None:
     text = """
         placewright = "constraints"
-        version = 2
+        version = 3
         colocate = [["a", "b*"]]
         [pins]
         a = "gpu0"

@@ -40,7 +40,7 @@ def test_a_file_says_its_kind_and_version_first(
 ) -> None:
     save(nouns[kind], tmp_path / "noun.json")
     data = json.loads((tmp_path / "noun.json").read_text())
-    assert list(data.items())[:2] == [("placewright", kind), ("version", 2)]
+    assert list(data.items())[:2] == [("placewright", kind), ("version", 3)]
 
 
 def test_graphs_clusters_and_plans_are_equal_when_loaded(

@@ -51,8 +51,8 @@ Write = Callable[..., Path]
             "the file is of unknown kind 'grahp': did you mean 'graph'?",
         ),
         (
-            '{"placewright": "graph", "version": 3}',
-            "the file has version 3: this release of placewright reads versions 1 to 2",
+            '{"placewright": "graph", "version": 4}',
+            "the file has version 4: this release of placewright reads versions 1 to 3",
         ),
         ('{"placewright": "graph", "version": "1"}', "the file has version '1': this release"),
         ('{"placewright": "graph", "version": true}', "the file has version True: this release"),

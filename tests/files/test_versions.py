@@ -1,4 +1,4 @@
-"""Versions: version 2 is written, version 1 is read, and each old key means what it meant."""
+"""Versions: version 3 is written, 1 and 2 are read, and each old key means what it meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Result, Table
-from placewright.errors import ConfigError
+from placewright.errors import ConfigError, FileError
 from placewright.files import from_data, to_data
 
 Data = dict[str, Any]
@@ -74,10 +74,10 @@ def test_every_new_key_is_written(nouns: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_version_1_means_what_version_2_means(nouns: dict[str, Any], kind: str) -> None:
+def test_version_1_means_what_version_3_means(nouns: dict[str, Any], kind: str) -> None:
     data = to_data(nouns[kind])
     old = as_version_1(copy.deepcopy(data), kind)
-    assert (data["version"], old["version"]) == (2, 1)
+    assert (data["version"], old["version"]) == (3, 1)
     assert keys_of(old).isdisjoint(NEW_KEYS)
     assert to_data(from_data(old, kind)) == data
     assert to_data(from_data(data, kind)) == data
@@ -90,7 +90,7 @@ def test_an_old_key_is_read_in_a_file_of_version_2() -> None:
     assert graph.ops[0].bytes_moved == 7
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
@@ -137,3 +137,49 @@ def test_a_message_names_the_key_that_the_file_has() -> None:
     data["devices"][0]["launch"] = "soon"  # type: ignore[index]
     with pytest.raises(ConfigError, match=r"^devices\[0\]\.launch is 'soon': expected a number"):
         from_data(data)
+
+
+LIMITED = {"placewright": "constraints", "limits": {"gpu0": 900}}
+
+
+@pytest.mark.parametrize(("version", "usable"), [(1, 800), (2, 800), (3, 900)])
+def test_limits_of_older_problems_include_the_reserve(
+    diamond_problem: Problem, version: int, usable: int
+) -> None:
+    first, *others = diamond_problem.cluster.devices
+    devices = (replace(first, memory=1000, reserve=100), *others)
+    problem = replace(diamond_problem, cluster=replace(diamond_problem.cluster, devices=devices))
+    data = to_data(problem)
+    data["constraints"] = LIMITED | {"version": version}
+    read = from_data(data)
+    assert read.constraints.limits == {"gpu0": usable}
+    assert read.arrays.capacity[0] == usable
+    assert to_data(from_data(to_data(read))) == to_data(read)
+
+
+def test_older_constraints_without_a_cluster_are_refused_with_the_remedy() -> None:
+    message = "limits of version 2, which include the reserve of a device: take the reserve off"
+    with pytest.raises(FileError, match=re.escape(message)):
+        from_data(LIMITED | {"version": 2})
+    assert from_data(LIMITED | {"version": 3}).limits == {"gpu0": 900}
+
+
+@pytest.mark.parametrize(
+    ("version", "written", "read"),
+    [
+        (3, ["1KiB"], ("1KiB",)),
+        (2, ["1KiB"], ("gpu0=924B",)),  # gpu0 reserves 100 B; of gpu1 the limit was its memory
+        (2, ["gpu0=1024"], ("gpu0=924B",)),  # a number without a unit was bytes
+        (1, ["gpu1=300B, gpu0=1KiB"], ("gpu1=300B", "gpu0=924B")),
+        (2, ["gpu7=1KiB"], ("gpu7=1024B",)),  # which the command line refuses
+        (2, ["soup"], ("soup",)),
+    ],
+)
+def test_limits_of_older_results_become_what_was_usable(
+    split_result: Result, version: int, written: list[str], read: tuple[str, ...]
+) -> None:
+    first, second = split_result.devices
+    devices = (replace(first, limit=924, reserve=100), replace(second, limit=300, reserve=0))
+    result = replace(split_result, devices=devices, options={"limit": tuple(written)})
+    data = to_data(result)
+    assert from_data(data | {"version": version}).options["limit"] == read

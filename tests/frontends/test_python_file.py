@@ -58,7 +58,11 @@ def test_a_python_file_gives_the_graph_of_what_it_builds(folder: Path) -> None:
     ("function", "message"),
     [
         ("broken", r"model.py': broken\(\) line 9: ZeroDivisionError: division by zero$"),
-        ("wrong", r"wrong\(\) returned a Linear: expected \(model, args, kwargs\)$"),
+        (
+            "wrong",
+            r"wrong\(\) returns a model of type Linear without an example input, which sets the "
+            r"sizes of a step: expected \(model, args\)",
+        ),
         ("number", r"number\(\) returned arguments by name of type int: expected a dict$"),
         ("biuld", r"model.py' has no function 'biuld': did you mean 'build'\?$"),
     ],

@@ -99,8 +99,9 @@ def problem(name: str) -> Problem:
     constraints = Constraints()
     if share is not None:
         resident = sum(op.resident for op in graph.ops)
-        gpus = [device.name for device in cluster.devices if device.kind == "gpu"]
-        constraints = Constraints(limits=dict.fromkeys(gpus, int(share * resident)))
+        gpus = [device for device in cluster.devices if device.kind == "gpu"]
+        limits = {gpu.name: max(0, int(share * resident) - gpu.reserve) for gpu in gpus}
+        constraints = Constraints(limits=limits)
     return Problem(graph, cluster, constraints=constraints, **settings)
 
 

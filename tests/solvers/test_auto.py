@@ -107,7 +107,7 @@ def test_a_plan_over_memory_is_repaired():
     problem = Problem(
         load("transformer:blocks=4,tokens=64"),
         Cluster.parse("2xP100"),
-        constraints=Constraints(limits={"gpu0": 2**30 + 800 * 2**20, "gpu1": 2**30 + 800 * 2**20}),
+        constraints=Constraints(limits={"gpu0": 800 * 2**20, "gpu1": 800 * 2**20}),
     )
     search = Search(problem, Stop(), seed=0)
     search.judge(problem.legalize(np.zeros(len(problem.graph), dtype=np.int32)))

@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 sys.stdout.flush()  # here, where a closed pipe can be told apart
     except PlacewrightError as error:
         print("placewright:", error, file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):  # an example of several lines
+            print("\n".join(map(printable, note.split("\n"))), file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         _drop_output()

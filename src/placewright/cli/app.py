@@ -12,6 +12,7 @@ from placewright.cli.commands.diff import diff_plans
 from placewright.cli.commands.execute import execute_plan
 from placewright.cli.commands.explain import explain_plan
 from placewright.cli.commands.export import export_plan
+from placewright.cli.commands.fits import check_fit
 from placewright.cli.commands.models import list_models
 from placewright.cli.commands.place import place_model
 from placewright.cli.commands.profile import profile_machine
@@ -39,6 +40,7 @@ app = typer.Typer(
 _PLANS, _POLICIES, _NAMES = "Plans", "Policies and machines", "Names"
 _COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     ("place", "Find a plan.", place_model, _PLANS),
+    ("fits", "Show whether a model fits.", check_fit, _PLANS),
     ("compare", "Show every method side by side.", compare_methods, _PLANS),
     ("simulate", "Evaluate an existing plan.", simulate_plan, _PLANS),
     ("execute", "Run a plan on this machine.", execute_plan, _PLANS),
@@ -84,6 +86,7 @@ def root_command(
     \b
     placewright models                             built-in models
     placewright clusters                           devices and links
+    placewright fits transformer --on A100         does it fit, and if not?
     placewright compare branches --on 2xP100+cpu   every method, side by side
     placewright place branches --on 2xP100+cpu -o plan.json --report report.html
     placewright simulate branches --on 2xP100+cpu --plan plan.json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from placewright.cli.paths import kind_name, print_note
@@ -25,6 +25,7 @@ class ModelOptions:
     optimizer: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    arguments: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_spec(text: str) -> ModelSpec:
@@ -49,6 +50,7 @@ def load_model(text: str, cluster: Cluster | None, options: ModelOptions) -> Gra
     from placewright.problem import Problem
 
     spec = parse_spec(text)
+    spec.check_file()
     check_training(spec, options.training, options.optimizer)
     if spec.kind == "onnx":
         return frontends.from_onnx(text, options.dims, options.shapes)
@@ -60,7 +62,9 @@ def load_model(text: str, cluster: Cluster | None, options: ModelOptions) -> Gra
             f"--dims is for ONNX and TensorFlow files: {text!r} has no symbolic dimensions"
         )
     if spec.is_python:
-        return frontends.from_python(text, options.training, options.optimizer)
+        return frontends.from_python(
+            text, options.training, options.optimizer, arguments=options.arguments
+        )
     if spec.kind == "network":
         return zoo.load(text, note=print_note)
     if frontends.is_workload(text):
@@ -71,6 +75,40 @@ def load_model(text: str, cluster: Cluster | None, options: ModelOptions) -> Gra
             f"{text}: holds {kind_name(noun)}: expected a graph, a problem or a workload"
         )
     return noun
+
+
+def set_sizes(
+    text: str, options: ModelOptions, sizes: Mapping[str, int]
+) -> tuple[str, ModelOptions]:
+    """A model and its options with other sizes: `batch`, `tokens`, `context`.
+
+    Raises:
+        ConfigError: The model has no such size.
+    """
+    if not sizes:
+        return text, options
+    spec = parse_spec(text)
+    if spec.is_python:
+        return text, replace(options, arguments=sizes)
+    if spec.kind in ("onnx", "tensorflow"):
+        return text, replace(options, dims={**options.dims, **sizes})
+    if spec.kind != "network":
+        names = ", ".join(f"--{name}" for name in sizes)
+        raise ConfigError(f"{names}: {text!r} is a file whose sizes are fixed")
+    from placewright import zoo
+
+    entry = zoo.parse(text)[0]
+    length = None if entry.network is None else entry.network.tokens
+    words = []
+    for name, size in sizes.items():
+        argument = length if name == "tokens" and length is not None else name
+        if argument not in entry.defaults:
+            raise ConfigError(
+                f"--{name}: {entry.name} has no such size: it has {', '.join(entry.defaults)}"
+            )
+        words.append(f"{argument}={size}")
+    has_arguments = bool(text.partition(":")[2].strip())
+    return f"{text}{',' if has_arguments else ':'}{','.join(words)}".replace("::", ":"), options
 
 
 def check_training(spec: ModelSpec, training: bool, optimizer: str | None) -> None:

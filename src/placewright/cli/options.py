@@ -111,7 +111,7 @@ Limit = Annotated[
     typer.Option(
         "--limit",
         metavar="SIZE",
-        help="Memory limit, reserve included: 8GiB on every GPU, or gpu0=8GiB.",
+        help="Memory that a plan may use: 8GiB on every GPU, or gpu0=8GiB.",
         rich_help_panel=panels.CONSTRAINTS,
     ),
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import typer
 
 from placewright.cli import options
-from placewright.cli.model_loading import ModelOptions, load_model
+from placewright.cli.model_loading import ModelOptions, load_model, set_sizes
 from placewright.cli.paths import find_cluster, find_machine, is_this_machine, print_note
 from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
@@ -129,8 +129,11 @@ class ProblemOptions:
                 saved[option.name] = str(value)
         return saved
 
-    def problem(self) -> Problem:
+    def problem(self, sizes: Mapping[str, int] | None = None) -> Problem:
         """The problem that the options define.
+
+        Args:
+            sizes: Sizes of the model by name (`batch`, `tokens`, `context`), in place of its own.
 
         Raises:
             PlacewrightError: A name is unknown, a file is bad, or options contradict each other.
@@ -145,7 +148,8 @@ class ProblemOptions:
             cluster = machine.cluster
         elif self.on is not None:
             cluster = find_cluster(self.on)
-        noun = load_model(self.model, cluster, self.model_options())
+        model, model_options = set_sizes(self.model, self.model_options(), sizes or {})
+        noun = load_model(model, cluster, model_options)
         if isinstance(noun, Problem):
             problem = noun
         elif cluster is None:

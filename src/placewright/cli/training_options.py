@@ -99,3 +99,28 @@ class TrainingOptions:
 
         assert self.recipe is not None
         return find_recipe(self.recipe, self.groups, self.hidden, self.grouping, self.start_times)
+
+
+def saved_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The problem options and the training options of a run.
+
+    Raises:
+        FileError: The folder keeps no checkpoint.
+        ConfigError: The run was not started on the command line.
+    """
+    from placewright.files.header import RESERVE_IN_LIMITS
+    from placewright.training import read_checkpoint
+    from placewright.training.run import CHECKPOINT_FILE
+
+    checkpoint = read_checkpoint(folder / CHECKPOINT_FILE)[0]
+    saved = checkpoint["metadata"]
+    problem = saved.get("problem", saved.get("asked"))  # release 0.1.0: asked, own
+    training = saved.get("training", saved.get("own"))
+    if not isinstance(problem, dict) or not isinstance(training, dict):
+        raise ConfigError(f"{folder} keeps a run that was not started on the command line")
+    if "limit" in problem and checkpoint["version"] <= RESERVE_IN_LIMITS:
+        raise ConfigError(
+            f"{folder} keeps a run with --limit of an older release, where a limit included the "
+            "reserve: begin a new run, with limits without it"
+        )
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in problem.items()}, training

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from placewright.problem import Problem
 
-ChangeKind = Literal["device", "link", "memory", "launch", "plan"]
+ChangeKind = Literal["host", "device", "link", "memory", "launch", "plan"]
 
 
 @dataclass(frozen=True, eq=False)

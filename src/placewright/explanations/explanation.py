@@ -6,9 +6,11 @@ gains by evaluating plans again under a changed cluster (`what_if.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from placewright import simulator
 from placewright.explanations import text as words
@@ -23,7 +25,7 @@ from placewright.logs import log_duration
 from placewright.result import Result
 from placewright.solvers import METHODS, Auto, RuntimeSolver, Search, Stop, refine
 from placewright.solvers.bounds import Bound
-from placewright.solvers.results import timeline_of
+from placewright.solvers.results import evaluate, timeline_of
 from placewright.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from placewright.simulator import CriticalPath
     from placewright.solvers import Solver
 
+_SLOW_HOST = 1.6  # times as long, as in `solvers.cautious_choice`
+_MAX_REPLACEMENTS = 3  # of a result by a better plan that explaining finds
 _SHARE_NAMES = {
     "compute": "computing",
     "send": "transfers",
@@ -70,6 +74,11 @@ class Explanation:
         ):
             best.setdefault(improvement.kind, improvement)
         return list(best.values())
+
+    @property
+    def better_plan(self) -> Plan | None:
+        """A plan that is clearly better on the same cluster, if explaining has found one."""
+        return next((each.plan for each in self.improvements if each.plan is not None), None)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -134,6 +143,51 @@ def explain(
             helpful = what_if.improvements(breakdown.timeline, *breakdown.busy_seconds)
     critical_path = breakdown.critical_path if problem.objective == "step" else None
     return Explanation(words.sentence(breakdown), breakdown.shares, critical_path, helpful)
+
+
+def explain_best(problem: Problem, result: Result) -> tuple[Result, Explanation]:
+    """Explain a result; a better plan that is found on the way takes the place of its plan.
+
+    It is taken only if it is also better with a slower host: what a host computes next to other
+    devices is the least certain of all predictions.
+    """
+    explanation = explain(problem, result)
+    for _ in range(_MAX_REPLACEMENTS):
+        plan = explanation.better_plan
+        if plan is None or not _is_better_with_slow_host(problem, plan, result.plan):
+            break
+        better = evaluate(problem, plan, result.solver)
+        if better.fits and result.fits and result.bound > better.bound:
+            better = replace(better, bound=result.bound, bound_name=result.bound_name)
+        milestone = result.evaluations, result.seconds, better.objective_value
+        result = replace(
+            better,
+            evaluations=result.evaluations,
+            seconds=result.seconds,
+            seed=result.seed,
+            found_by="refined",
+            history=(*result.history, milestone),
+            options=result.options,
+            notes=result.notes,
+        )
+        explanation = explain(problem, result)
+    return result, explanation
+
+
+def _is_better_with_slow_host(problem: Problem, plan: Plan, reference: Plan) -> bool:
+    """Whether a plan is better than another also where hosts compute more slowly."""
+    a = problem.arrays
+    if a.is_host.all() or not a.is_host.any():
+        return True
+    if plan.fusion is not None or reference.fusion is not None:  # whose times are not in the arrays
+        on_host = a.scheduled & a.is_host[plan.placement]
+        return not (on_host & ~a.is_host[reference.placement]).any()
+    slow = problem.with_arrays(compute=np.where(a.is_host, a.compute * _SLOW_HOST, a.compute))
+    keys = []
+    for each in (plan, reference):
+        verdict = simulator.judge(slow, each.placement, each.priority, each.staging)
+        keys.append((int(verdict.overflow[0]), float(verdict.value[0])))
+    return keys[0] < keys[1]
 
 
 def _is_refinable(problem: Problem, plan: Plan) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
+MIN_GAIN = 1e-3
+"""The share of time that a move must gain to be shown."""
 _MAX_WORK = 20_000_000  # ops × plans to evaluate for the critical path at most: some seconds
 
 
@@ -55,7 +57,13 @@ class OpMove:
 
     @property
     def is_improvement(self) -> bool:
-        return self.value is not None and (self.overflow, self.value) < self.current_key
+        """Whether it gains enough to be shown: a per mille, or bytes where a plan does not fit."""
+        if self.value is None:
+            return False
+        overflow, value = self.current_key
+        return self.overflow < overflow or (
+            self.overflow == overflow and self.value < value * (1 - MIN_GAIN)
+        )
 
     @property
     def key(self) -> tuple[float, float]:

@@ -7,7 +7,7 @@ more memory is worth nothing to a plan that was made without it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from placewright.explanations.cluster_upgrades import (
     quarter_more_memory,
     shorter_launches,
 )
+from placewright.explanations.host_memory import HOST_PRESET, add_host
 from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
 from placewright.problem import Problem
@@ -42,7 +43,8 @@ Replan = Callable[[Problem], Plan]
 
 _MAX_CHANGES = 3  # devices, and channels, to look at
 _NEARLY_FULL = 0.85  # of a device's memory, from which on more memory is tried
-_EXTRA_MEMORY = 2 * 2**30  # bytes more to try, or a quarter of what the device has
+_EXTRA_MEMORY = 2 * 2**30  # bytes more to try, or about a quarter of what the device has
+_GIB = 2**30
 _MIN_GAIN = 0.005  # share of time that a change must gain to be shown
 
 
@@ -52,12 +54,13 @@ class Improvement:
 
     Args:
         change: Such as `2 GiB more on gpu0`.
-        kind: `device`, `link`, `memory` or `launch`; `plan` where no change is needed but another
-            plan.
+        kind: `host`, `device`, `link`, `memory` or `launch`; `plan` where no change is needed but
+            another plan.
         location: The device or channel, if it is one.
         before, after: The objective without and with the change, each with the best plan known.
         overflow_before, overflow_after: Bytes over the memory likewise.
         same_plan: Whether the plan itself gains this, unchanged.
+        plan: The other plan, where that is all it takes.
     """
 
     change: str
@@ -68,6 +71,7 @@ class Improvement:
     overflow_before: int
     overflow_after: int
     same_plan: bool
+    plan: Plan | None = field(default=None, repr=False, compare=False)
 
     @property
     def gain(self) -> float:
@@ -121,14 +125,9 @@ class WhatIf:
         if _is_better(new_key, current_key):
             # What a change gains must not count what another plan gains without it.
             known_plans.append(new_plan)
-            improvements.append(
-                _improvement(
-                    ClusterChange("plan", "another plan", "", _unchanged),
-                    current_key,
-                    new_key,
-                    False,
-                )
-            )
+            change = ClusterChange("plan", "another plan", "", _unchanged)
+            found = _improvement(change, current_key, new_key, False)
+            improvements.append(replace(found, plan=new_plan))
         base = min(current_key, new_key)
         changes = self._memory_changes(timeline)
         if not base[0]:  # where nothing fits, speed is worth nothing
@@ -140,7 +139,17 @@ class WhatIf:
                 same_plan = base == current_key and not _is_better(min(keys), keys[0])
                 improvements.append(_improvement(change, base, min(keys), same_plan))
         improvements.sort(key=lambda improvement: (improvement.overflow_after, -improvement.gain))
-        return tuple(improvements)
+        return (*self._added_host(base), *improvements)
+
+    def _added_host(self, base: PlanKey) -> list[Improvement]:
+        """Where nothing fits and there is no host: weights that one holds, and streams."""
+        added = add_host(self.problem) if base[0] else None
+        if added is None:
+            return []
+        result = added.result
+        description = f"adding a host of {format_bytes(added.memory)} ({added.cluster})"
+        change = ClusterChange("host", description, HOST_PRESET, _unchanged)
+        return [_improvement(change, base, (0, result.objective_value), False)]
 
     def _credible(self, plan: Plan) -> Plan:
         """A new plan, or the present one if only that survives pessimistic costs."""
@@ -163,8 +172,8 @@ class WhatIf:
         if len(devices) > 1:
             changes.append(quarter_more_memory(self.problem, sorted(devices)))
         for device in devices[:_MAX_CHANGES]:
-            quarter = int(a.capacity[device]) // 4
-            overflow = int(timeline.peak[device] - a.capacity[device])
+            quarter = _round_size(int(a.capacity[device]) // 4)
+            overflow = _enough(int(timeline.peak[device] - a.capacity[device]))
             for extra_bytes in sorted({min(_EXTRA_MEMORY, quarter), quarter, overflow}):
                 changes += (
                     [more_memory(self.problem, device, extra_bytes)] if extra_bytes > 0 else []
@@ -192,6 +201,16 @@ class WhatIf:
             problem = change.apply(problem)
         verdict = simulator.judge(problem, plan.placement, plan.priority, plan.staging)
         return int(verdict.overflow[0]), float(verdict.value[0])
+
+
+def _round_size(size: int) -> int:
+    """A size that memory is sold in: the next power of two."""
+    return 1 << (size - 1).bit_length() if size > 0 else 0
+
+
+def _enough(size: int) -> int:
+    """A round size that is not less: whole GiB, or a power of two below that."""
+    return -(-size // _GIB) * _GIB if size > _GIB else _round_size(size)
 
 
 def _busiest(seconds: Seconds) -> list[int]:

@@ -38,6 +38,14 @@ TARGETS: Mapping[str, str] = {
 WRITE_MODELS = ("onnxruntime", "onnx", "tensorflow")
 """Targets that write the model's file with the plan in it."""
 
+_ONNX, _TENSORFLOW = (".onnx",), (".pb", ".pbtxt")
+_NOT_LOADED = {
+    **dict.fromkeys(("accelerate", "pipelining", "llama.cpp", "vllm"), _ONNX + _TENSORFLOW),
+    **dict.fromkeys(("onnx", "onnxruntime"), _TENSORFLOW),
+    "tensorflow": _ONNX,
+}
+"""Endings of models that a target cannot load."""
+
 _MODULES = {
     "accelerate": "accelerate_map",
     "llama.cpp": "llama_cpp",
@@ -75,6 +83,13 @@ def export(
     """
     if to not in TARGETS:
         raise ConfigError(f"no target is named {to!r}: {nearest(to, TARGETS)}")
+    suffix = "" if model is None else Path(model).suffix
+    if to in _NOT_LOADED and suffix in _NOT_LOADED[to]:
+        others = [name for name in TARGETS if suffix not in _NOT_LOADED.get(name, ())]
+        raise ConfigError(
+            f"{to} loads no {suffix} files, and {str(model)!r} is one: export to "
+            f"{', '.join(others)}, or read the PyTorch model"
+        )
     request = ExportRequest(
         problem,
         fit_plan(problem, plan),

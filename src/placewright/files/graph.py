@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError, nearest
@@ -33,7 +33,8 @@ def graph_data(graph: Graph) -> Data:
     data = make_header("graph") | {"name": graph.name, "ops": [_op_data(op, ops) for op in ops]}
     if graph.outputs != Graph(graph.name, ops).outputs:
         data["outputs"] = _tensor_names(graph.outputs or (), ops)
-    return data
+    counts = {"samples": graph.samples, "tokens": graph.tokens}
+    return data | {key: int(count) for key, count in counts.items() if count is not None}
 
 
 def read_graph(data: object, where: str = "") -> Graph:
@@ -55,7 +56,10 @@ def read_graph(data: object, where: str = "") -> Graph:
     if "outputs" in values:
         outputs = _find_tensors(values["outputs"], position, "the graph's outputs name")
     name: str = values["name"]
-    return Graph(name, tuple(ops), outputs) if is_sorted else sort_topologically(name, ops, outputs)
+    counts = {key: values[key] for key in ("samples", "tokens") if key in values}
+    if is_sorted:
+        return Graph(name, tuple(ops), outputs, **counts)
+    return replace(sort_topologically(name, ops, outputs), **counts)
 
 
 def _op_data(op: Op, ops: tuple[Op, ...]) -> Data:
@@ -141,4 +145,10 @@ def _read_ops(value: object, where: str) -> list[Data]:
     ]
 
 
-_GRAPH = {"name": validation.text, "ops": _read_ops, "outputs": _read_tensor_names}
+_GRAPH = {
+    "name": validation.text,
+    "ops": _read_ops,
+    "outputs": _read_tensor_names,
+    "samples": validation.integer,
+    "tokens": validation.integer,
+}

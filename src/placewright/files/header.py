@@ -7,10 +7,12 @@ import reprlib
 from placewright.errors import FileError
 from placewright.files.validation import THE_FILE, Data
 
-VERSION = 2
+VERSION = 3
 """The version that is written; version 1 has other names for some keys."""
-READABLE = (1, 2)
+READABLE = (1, 2, 3)
 """The versions that are read."""
+RESERVE_IN_LIMITS = 2
+"""The last version whose memory limits include the devices' reserves."""
 
 
 def make_header(kind: str) -> Data:
@@ -39,6 +41,12 @@ def kind_of(data: object, where: str = "") -> str:
             f"{READABLE[0]} to {VERSION}"
         )
     return kind
+
+
+def version_of(data: object) -> int:
+    """The version in a header that `kind_of` has checked."""
+    assert isinstance(data, dict)
+    return int(data["version"])
 
 
 def body(data: object, kind: str, where: str = "") -> Data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from placewright.errors import PlanError, nearest
 from placewright.files import validation
 from placewright.files.header import body, make_header
 from placewright.plan import NO_STAGING, Plan, check_staging
+from placewright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from placewright.files.validation import Data
     from placewright.problem import Problem
+
+logger = logging.getLogger("placewright")
 
 NOT_FUSED = -1  # the fusion of an op that is not fused
 _T = TypeVar("_T", bound=np.generic)
@@ -86,6 +90,8 @@ def read_plan(data: object, where: str = "") -> Plan:
 def plan_for(problem: Problem, plan: Plan) -> Plan:
     """A plan fitted to a problem by the names of ops and devices, and checked.
 
+    A staging buffer that is too small for the weights of an op is enlarged, with a warning.
+
     Raises:
         PlanError: An op or device of one is missing in the other, or a constraint is broken.
     """
@@ -112,8 +118,29 @@ def plan_for(problem: Problem, plan: Plan) -> Plan:
         placement=column[plan.placement[rows]],
         priority=None if plan.priority is None else plan.priority[rows],
         fusion=None if plan.fusion is None else plan.fusion[rows],
-        staging=staging,
+        staging=_grown_staging(problem, column[plan.placement[rows]], staging),
     )
+
+
+def _grown_staging(
+    problem: Problem, placement: NDArray[np.int64], staging: dict[str, int] | None
+) -> dict[str, int] | None:
+    """Staging buffers that hold the weights of every op, also where ops were moved by hand."""
+    if not staging or (placement < 0).any():
+        return staging
+    required = problem.arrays.required_staging(placement)
+    grown = dict(staging)
+    for name, size in staging.items():
+        needed = int(required[problem.cluster.position[name]])
+        if size < needed:
+            grown[name] = needed
+            logger.warning(
+                "the staging buffer on %s is %s, and an op streams %s of weights to it: it is "
+                'now %s; to keep it, write "staging": {"%s": %d} in the plan',
+                *(name, format_bytes(size), format_bytes(needed), format_bytes(needed)),
+                *(name, needed),
+            )
+    return grown
 
 
 def _device_names(values: Data) -> Iterable[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from placewright.errors import ProblemError
+from placewright.errors import FileError, ProblemError
 from placewright.files import validation
 from placewright.files.cluster import cluster_data, read_cluster
 from placewright.files.costs import costs_data, read_costs
 from placewright.files.graph import graph_data, read_graph
-from placewright.files.header import body, make_header
+from placewright.files.header import RESERVE_IN_LIMITS, VERSION, body, make_header, version_of
 from placewright.problem import Constraints, Problem
 
 if TYPE_CHECKING:
@@ -32,7 +33,14 @@ def problem_data(problem: Problem) -> Data:
 def read_problem(data: object, where: str = "") -> Problem:
     """The problem that plain data describe."""
     required = ("graph", "cluster")
-    return Problem(**validation.fields(body(data, "problem", where), _PROBLEM, where, required))
+    parts = body(data, "problem", where)
+    problem = Problem(**validation.fields(parts, _PROBLEM, where, required))
+    limits = problem.constraints.limits
+    if not limits or version_of(parts["constraints"]) > RESERVE_IN_LIMITS:
+        return problem
+    reserve = {device.name: device.reserve for device in problem.cluster.devices}
+    usable = {name: max(0, limit - reserve.get(name, 0)) for name, limit in limits.items()}
+    return replace(problem, constraints=replace(problem.constraints, limits=usable))
 
 
 def constraints_data(constraints: Constraints) -> Data:
@@ -47,7 +55,22 @@ def constraints_data(constraints: Constraints) -> Data:
 
 
 def read_constraints(data: object, where: str = "") -> Constraints:
-    """The constraints that plain data describe."""
+    """The constraints that plain data describe.
+
+    Raises:
+        FileError: Also if they have limits that include reserves, which they do not tell.
+    """
+    constraints = _read_constraints(data, where)
+    if constraints.limits and version_of(data) <= RESERVE_IN_LIMITS:
+        raise FileError(
+            f"{where or validation.THE_FILE} has limits of version {version_of(data)}, which "
+            f'include the reserve of a device: take the reserve off them and set "version" to '
+            f"{VERSION}"
+        )
+    return constraints
+
+
+def _read_constraints(data: object, where: str = "") -> Constraints:
     values = validation.fields(body(data, "constraints", where), _CONSTRAINTS, where)
     if "colocate" in values:
         values["colocate"] = tuple(values["colocate"])
@@ -67,7 +90,7 @@ _PROBLEM: dict[str, validation.Check] = {
     "discipline": validation.text,
     "objective": validation.text,
     "overlap": validation.flag,
-    "constraints": read_constraints,
+    "constraints": _read_constraints,
     "costs": read_costs,
     "cluster": read_cluster,
     "graph": read_graph,

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import hashlib
+from typing import TYPE_CHECKING, get_args
 
+from placewright.errors import ConfigError
 from placewright.files import validation
-from placewright.files.header import body, make_header
+from placewright.files.header import RESERVE_IN_LIMITS, body, make_header, version_of
 from placewright.files.plan import plan_data, read_plan
 from placewright.files.validation import Data, plain_number
 from placewright.problem import Objective
 from placewright.result import DeviceUse, Result
+from placewright.units import parse_bytes
 from placewright.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.plan import Plan
 
 
 def result_data(result: Result) -> Data:
@@ -46,8 +54,18 @@ def result_data(result: Result) -> Data:
         ],
         **_options_data(result),
         **({"notes": list(result.notes)} if result.notes else {}),
+        "plan_digest": "" if result.edited else _digest(result.plan),
         "plan": plan_data(result.plan),
     }
+
+
+def _digest(plan: Plan) -> str:
+    """A digest of what a plan decides, by which a plan that was edited in its file is seen."""
+    digest = hashlib.blake2b(digest_size=8)
+    data = plan_data(plan)
+    keys = ("placement", "priority", "fusion", "staging")
+    digest.update(repr([sorted(data.get(key, {}).items()) for key in keys]).encode())
+    return digest.hexdigest()
 
 
 def _options_data(result: Result) -> Data:
@@ -61,16 +79,46 @@ def _options_data(result: Result) -> Data:
 
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
-    optional = (*_DERIVED, "found_by", "history", "options", "notes")
+    optional = (*_DERIVED, "found_by", "history", "options", "notes", "plan_digest")
     required = [key for key in _RESULT if key not in optional]
     values = validation.fields(
         body(data, "result", where), _RESULT, where, required, renamed={"asked": "options"}
     )
     for key in _DERIVED:
         values.pop(key, None)
+    digest = values.pop("plan_digest", None)  # files of version 2 have none
+    values["edited"] = digest is not None and digest != _digest(values["plan"])
     values["devices"] = tuple(values["devices"])
     values["history"] = tuple(values.get("history", ()))
+    if version_of(data) <= RESERVE_IN_LIMITS and "limit" in values.get("options", {}):
+        limits = values["options"]["limit"]
+        values["options"]["limit"] = _without_reserves(limits, values["devices"])
     return Result(solver=values.pop("method"), **values)
+
+
+def _without_reserves(
+    limits: str | bool | tuple[str, ...], devices: Sequence[DeviceUse]
+) -> str | bool | tuple[str, ...]:
+    """Limits of --limit that included reserves, as the bytes that were usable.
+
+    A limit without a device's name counted for all devices that are no hosts.
+    """
+    if not isinstance(limits, tuple):
+        return limits  # which the command line refuses
+    changed: list[str] = []
+    for word in (word.strip() for text in limits for word in text.split(",")):
+        name, _, amount = word.rpartition("=")
+        try:
+            size = int(amount) if amount.strip().isdecimal() else parse_bytes(amount)
+        except ConfigError:
+            return limits  # likewise
+        uses = [use for use in devices if use.name == name] if name else devices
+        limited = {use.name: use for use in uses if use.limit == max(0, size - use.reserve)}
+        if any(use.reserve for use in limited.values()):
+            changed += [f"{each}={use.limit}B" for each, use in limited.items()]
+        else:
+            changed.append(f"{name}={size}B" if name else f"{size}B")
+    return tuple(changed)
 
 
 def _read_use(data: object, where: str) -> DeviceUse:
@@ -133,6 +181,7 @@ _RESULT = {
     "devices": validation.list_of(_read_use),
     "history": validation.list_of(read_milestone),
     "options": validation.mapping_of(read_option),
+    "plan_digest": validation.text,
     "notes": validation.texts,
     "plan": read_plan,
 }

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from placewright.errors import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 ModelKind = Literal["python", "network", "onnx", "tensorflow", "file"]
 
-_FILE_SUFFIXES = (".json", ".toml", ".gz", ".txt", ".onnx", ".pb", ".pbtxt")
+_WEIGHTS = "holds weights without the model's code"
+_BUILD = (
+    "write a function that builds the model and returns (model, args), and name it: model.py:build"
+)
+_FOREIGN_FILES = {
+    (".pt", ".pth", ".ckpt", ".bin", ".pkl"): f"a checkpoint of PyTorch {_WEIGHTS}: {_BUILD}",
+    (".safetensors",): f"a file of safetensors {_WEIGHTS}: {_BUILD}",
+    (
+        ".gguf",
+    ): f"a file of llama.cpp {_WEIGHTS}: {_BUILD}, and export the plan with --to llama.cpp",
+    (".h5", ".keras", ".tflite"): "files of Keras and TFLite are not read: save the model as ONNX "
+    "or as a TensorFlow SavedModel",
+}
+"""Endings of files that are no graphs, and what to do instead."""
+_FOREIGN_SUFFIXES = tuple(suffix for suffixes in _FOREIGN_FILES for suffix in suffixes)
+_FILE_SUFFIXES = (".json", ".toml", ".gz", ".txt", ".onnx", ".pb", ".pbtxt", *_FOREIGN_SUFFIXES)
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,25 @@ class ModelSpec:
             return cls(text, "tensorflow")
         return cls(text, "file")
 
+    def check_file(self) -> None:
+        """Raise FileError if it names a file that is missing, or that holds no graph."""
+        if self.kind in ("python", "network"):
+            return
+        exists = os.path.lexists(self.text)
+        for suffixes, remedy in _FOREIGN_FILES.items():
+            if self.text.lower().endswith(suffixes):
+                missing = "" if exists else "there is no such file; and "
+                raise FileError(f"{self.text}: {missing}{remedy}")
+        if exists:
+            return
+        if _HUB_NAME.fullmatch(self.text) and not self.text.endswith(_FILE_SUFFIXES):
+            raise FileError(
+                f"{self.text}: there is no such file; if it names a model of the Hugging Face hub, "
+                "build it in a Python file (AutoModelForCausalLM.from_config(...) on torch.device("
+                "'meta') needs no weights) and return (model, args): model.py:build"
+            )
+        raise FileError(f"{self.text}: there is no such file")
+
     @property
     def is_python(self) -> bool:
         """Whether it is a Python file, which is run to build the model."""
@@ -54,4 +92,5 @@ class ModelSpec:
 
 def names_file(text: str) -> bool:
     """Whether a text names a file, which need not exist."""
-    return os.path.lexists(text) or "/" in text or os.sep in text or text.endswith(_FILE_SUFFIXES)
+    has_suffix = text.lower().endswith(_FILE_SUFFIXES)
+    return os.path.lexists(text) or "/" in text or os.sep in text or has_suffix

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import FileError, PlacewrightError, nearest
+from placewright.errors import ConfigError, FileError, PlacewrightError, nearest
+from placewright.frontends.python_source import returned_module
 from placewright.frontends.pytorch.frontend import from_torch
+from placewright.frontends.sample_counts import step_counts
 from placewright.frontends.text_files import file_label
 from placewright.logs import log_duration
 
@@ -30,26 +33,31 @@ def from_python(
     training: bool = False,
     optimizer: str | None = None,
     name: str | None = None,
+    arguments: Mapping[str, int] | None = None,
 ) -> Graph:
     """The graph of the PyTorch model that a function in a Python file builds.
 
-    The file is run, as `import` would run it, and the function called without arguments. It
-    returns (model, args, kwargs), or (model, args); the model may be built on `meta`.
+    The file is run, as `import` would run it, and the function called. It returns
+    (model, args, kwargs), or (model, args); the model may be built on `meta`. Parameters of the
+    function named `batch` and `tokens` say what a step processes.
 
     Args:
         spec: The file and the function, e.g. `model.py:build`; the default function is `build`.
         training: Capture a training step; see `from_torch`.
         optimizer: See `from_torch`.
         name: The graph's name, by default that of the model's class.
+        arguments: Arguments of the function; by default none.
 
     Raises:
         FileError: The file cannot be read, or an error happened in it; the message names the line.
+        ConfigError: The function takes no such argument.
         GraphError: The model cannot be exported.
     """
     with log_duration(f"running {spec}"):
-        model, args, kwargs = build_model(spec)
+        model, args, kwargs, sizes = _build(spec, arguments or {})
     with _folder_on_path(_split_spec(str(spec))[0]):
-        return from_torch(model, args, kwargs, training, optimizer, name)
+        graph = from_torch(model, args, kwargs, training, optimizer, name)
+    return graph.with_counts(**step_counts(sizes))
 
 
 def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
@@ -58,18 +66,48 @@ def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]
     Raises:
         FileError: The file cannot be read, or an error happened in it; the message names the line.
     """
+    return _build(spec, {})[:3]
+
+
+def build_parameters(spec: str | Path) -> dict[str, object]:
+    """The parameters of the function in a Python file that builds a model, with their defaults.
+
+    Raises:
+        FileError: The file cannot be read, or an error happened in it; the message names the line.
+    """
+    path, function = _split_spec(str(spec))
+    with _folder_on_path(path):
+        return _parameters(_find_function(path, _load_module(path), function))
+
+
+def _build(
+    spec: str | Path, arguments: Mapping[str, int]
+) -> tuple[Any, Sequence[Any], Mapping[str, Any], Mapping[str, object]]:
+    """The model, the arguments of its call, and those of the function that builds it."""
     path, function = _split_spec(str(spec))
     subject = f"{file_label(path)}: {function}()"
     with _folder_on_path(path):
         build = _find_function(path, _load_module(path), function)
+        parameters = _parameters(build)
+        for key in arguments:
+            if key not in parameters:
+                raise ConfigError(
+                    f"{subject} has no parameter {key!r}: write def {function}({key}=1) and use it "
+                    "for the example input"
+                )
+        returned_class = returned_module(build)
+        if returned_class is not None:  # seen before a large model is built in vain
+            raise _no_inputs_error(subject, function, returned_class)
         try:
-            result = build()
+            result = build(**arguments)
         except (Exception, SystemExit) as error:
             raise _file_error(subject, path, error) from error
+        if not isinstance(result, tuple) and callable(result):
+            raise _no_inputs_error(subject, function, type(result))
         if not (isinstance(result, tuple) and len(result) in (2, 3)):
             length = f" of {len(result)}" if isinstance(result, tuple) else ""
             raise FileError(
-                f"{subject} returned a {type(result).__name__}{length}: "
+                f"{subject} returned a value of type {type(result).__name__}{length}: "
                 "expected (model, args, kwargs)"
             )
         if len(result) == 3 and not isinstance(result[2], Mapping):
@@ -77,7 +115,31 @@ def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]
                 f"{subject} returned arguments by name of type {type(result[2]).__name__}: "
                 "expected a dict"
             )
-        return result if len(result) == 3 else (*result, {})
+        whole = result if len(result) == 3 else (*result, {})
+        return (*whole, {**parameters, **arguments})
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, object]:
+    """Parameters with their defaults, as far as Python can tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+def _no_inputs_error(subject: str, function: str, model: type) -> FileError:
+    """A model alone says nothing of the sizes of a step."""
+    error = FileError(
+        f"{subject} returns a model of type {model.__name__} without an example input, which sets "
+        "the sizes of a step: expected (model, args)"
+    )
+    error.add_note(
+        f"    def {function}(batch=1):\n"
+        f"        model = {model.__name__}(...)\n"
+        "        return model, (torch.zeros(batch, 128, dtype=torch.long),)"
+    )
+    return error
 
 
 @contextlib.contextmanager
@@ -118,8 +180,8 @@ def _load_module(path: Path) -> ModuleType:
     return module
 
 
-def _find_function(path: Path, module: ModuleType, name: str) -> Callable[[], Any]:
-    function: Callable[[], Any] | None = getattr(module, name, None)
+def _find_function(path: Path, module: ModuleType, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = getattr(module, name, None)
     if callable(function):
         return function
     function_names = [

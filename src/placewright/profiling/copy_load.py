@@ -39,7 +39,7 @@ def needs_streaming(graph: Graph, cluster: Cluster, limits: Mapping[str, int]) -
     """
     stored_bytes = sum(sum(op.outputs) for op in graph.ops if op.kind in (WEIGHT, STATE))
     capacity = sum(
-        min(device.memory, limits.get(device.name, device.memory)) - device.reserve
+        min(device.capacity, limits.get(device.name, device.capacity))
         for device in cluster.devices
         if device.kind != HOST
     )

@@ -23,7 +23,7 @@ from placewright.reporting.palette import (
     device_colours,
 )
 from placewright.simulator import waits as w
-from placewright.units import UNLIMITED
+from placewright.units import UNLIMITED, format_bytes, format_rate
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def page_data(content: PageContent) -> Data:
         "default": content.default,
         "skipped": [list(pair) for pair in content.comparison.skipped],
         "interrupted": content.comparison.interrupted,
+        "lead": _lead_notes(content),
         "notes": list(content.notes),
         "colours": {"critical": CRITICAL, "tensor": TENSOR, "streamed": STREAMED},
         "devices": _devices(problem),
@@ -77,6 +78,24 @@ def page_data(content: PageContent) -> Data:
         "tick": tick,
     }
     return data | {"plans": _plans(content, tick, methods, MAX_CHARACTERS - _json_length(data))}
+
+
+def _lead_notes(content: PageContent) -> list[str]:
+    """What comes before all figures: that the plan does not fit, its layers and throughput."""
+    best = content.results[content.answer]
+    notes = []
+    if not best.fits:
+        notes.append(
+            f"The plan does not fit: it is out of memory by {format_bytes(best.overflow)}, and its "
+            "time cannot be had."
+        )
+    elif best.throughput:
+        rates = [format_rate(rate, noun) for noun, rate in best.throughput.items()]
+        notes.append(f"Throughput: {', '.join(rates)}.")
+    groups = best.layers
+    if len(groups) > 1 or any(group.streamed_bytes for group in groups):
+        notes.append(f"Layers: {'; '.join(map(str, groups))}.")
+    return notes
 
 
 def tick_seconds(content: PageContent) -> float:
@@ -118,7 +137,7 @@ def _devices(problem: Problem) -> list[Data]:
             "kind": device.kind,
             "memory": device.memory if device.memory < UNLIMITED else None,
             "usable": usable if usable < UNLIMITED else None,
-            "reserve": device.reserve,
+            "reserve": device.reserve if usable == device.capacity else 0,  # of a limit: none
             "rates": {
                 dtype: rate if math.isfinite(rate) else None for dtype, rate in device.rates.items()
             },

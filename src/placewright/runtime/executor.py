@@ -17,7 +17,7 @@ from placewright.runtime.instructions import compile_plan
 from placewright.runtime.micro_batches import op_runners, weight_updates
 from placewright.runtime.openmp import release_openmp_team
 from placewright.runtime.program.sources import input_tensors, model_tensors
-from placewright.runtime.real_devices import cpu_affinity, find_real_devices, spare_cores
+from placewright.runtime.real_devices import cpu_affinity, plan_devices, spare_cores
 from placewright.runtime.weight_storage import place_weights
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Executor:
         host_kernels: HostKernels = True,
     ) -> None:
         self.program, self.plan = program, plan
-        self.real_devices = find_real_devices(plan.device_names, device_map)
+        self.real_devices = plan_devices(plan, device_map)
         self._spare_cores = spare_cores(self.real_devices)
         self._check_devices()
         self.instructions = compile_plan(program, plan, self.real_devices, keep_tensors)

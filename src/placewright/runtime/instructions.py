@@ -15,6 +15,7 @@ from placewright.graph import INPUT, STATE, VIEW, WEIGHT
 from placewright.runtime.cuda.graph_memory import large_output_ops, large_transfer_ops
 from placewright.runtime.in_place import find_writes
 from placewright.runtime.staging_layout import StagedCopy, allocate_staging
+from placewright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -322,8 +323,9 @@ class _Compiler:
         streamed_bytes = sum(copy.size for copy in weight_copies)
         if streamed_bytes > max(self.staging_sizes[device], 0):
             raise PlanError(
-                f"op {op.name!r} streams {streamed_bytes} bytes of weights into a staging buffer "
-                f"of {self.staging_sizes[device]}: it must hold all streamed weights of one op"
+                f"op {op.name!r} streams {format_bytes(streamed_bytes)} of weights into a staging "
+                f"buffer of {format_bytes(max(self.staging_sizes[device], 0))}: it must hold all "
+                "streamed weights of one op: enlarge the plan's staging"
             )
         copies[device] += weight_copies
         for output in range(len(op.outputs)):

@@ -27,6 +27,7 @@ from placewright.runtime.openmp import release_openmp_team
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from placewright.plan import Plan
     from placewright.runtime.machine import Machine
 
 T = TypeVar("T")
@@ -144,6 +145,25 @@ def find_real_devices(
         )
     shared = share_cores(devices, available_cores())
     return tuple(shared if pin_cores else [replace(device, cores=()) for device in shared])
+
+
+def plan_devices(plan: Plan, device_map: Mapping[str, str] | None = None) -> tuple[RealDevice, ...]:
+    """The real device behind each device of a plan, in order.
+
+    A GPU that the plan uses for nothing and that this machine does not have is an idle worker, so
+    that the plan runs without it.
+
+    Raises:
+        ConfigError: A name tells no real device, or an entry of the map is written wrongly.
+    """
+    devices = find_real_devices(plan.device_names, device_map)
+    used, count = set(plan.placement.tolist()), current_backend().device_count()
+    return tuple(
+        RealDevice(device.name)
+        if device.is_gpu and device.index >= count and position not in used
+        else device
+        for position, device in enumerate(devices)
+    )
 
 
 def machine_devices(machine: Machine, workers: int | None = None) -> list[RealDevice]:

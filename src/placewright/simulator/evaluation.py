@@ -27,6 +27,7 @@ from placewright.simulator._kernel import Kernel
 from placewright.timeline import MemoryTrace, Timeline, Transfers
 from placewright.transforms import contract
 from placewright.transforms.fusible import LIGHT_ROLE, fusion_roles
+from placewright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -272,11 +273,15 @@ class _KernelBatch:
             fused = contract(problem, self.plans.plan(problem, row))
             _KernelBatch(fused.problem, PlanBatch.repeat(fused.plan)).run(step=True, period=False)
         staging = self.plans.staging
-        buffer_bytes = staging[row, placement[op]] if staging is not None else -1
+        buffer_bytes = max(0, int(staging[row, placement[op]])) if staging is not None else 0
+        needed, name = (
+            int(a.streamed_bytes(placement)[op]),
+            problem.cluster.devices[placement[op]].name,
+        )
         raise PlanError(
-            f"op {problem.graph.ops[op].name!r} streams {a.streamed_bytes(placement)[op]} bytes of "
-            f"weights to {problem.cluster.devices[placement[op]].name!r}, whose staging buffer has "
-            f"{buffer_bytes} bytes: it must hold all weights that one op streams"
+            f"op {problem.graph.ops[op].name!r} streams {format_bytes(needed)} of weights to "
+            f"{name!r}, whose staging buffer has {format_bytes(buffer_bytes)}: it must hold all "
+            f"weights that one op streams: give the plan staging={{{name!r}: {needed}}} or more"
         ) from None
 
 

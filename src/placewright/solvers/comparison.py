@@ -18,6 +18,7 @@ from placewright.solvers.registry import METHODS, ON_REQUEST, SEARCHES, find_met
 from placewright.solvers.results import solve
 from placewright.solvers.single import SingleDevices
 from placewright.solvers.stop import MaxEvaluations
+from placewright.transforms.bundles import accelerators
 from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 DEFAULT_METHOD = Accelerate.name
 """What is used most today: Accelerate's `device_map="auto"`."""
+NEEDS_SEVERAL = ("round-robin", "metis", "kahip", "mincut")
+"""Methods that spread ops over accelerators without regard to memory: with one they do nothing."""
 COMPARE_BUDGET = "10s"
 """Time budget per method of `compare` without a stop rule and a budget."""
 
@@ -116,6 +119,15 @@ class Comparison:
         ]
         return max(bounds, key=lambda bound: bound.seconds, default=None)
 
+    @property
+    def skipped_line(self) -> str:
+        """The skipped methods in one line, each with the beginning of its reason."""
+        names: dict[str, list[str]] = {}
+        for name, reason in self.skipped:
+            names.setdefault(reason.partition(":")[0], []).append(name)
+        parts = [f"{', '.join(methods)} ({reason})" for reason, methods in names.items()]
+        return f"skipped: {'; '.join(parts)}"
+
     def speedup(self, result: Result) -> float | None:
         """How many times faster than the best single device; None if one of them does not fit."""
         single = self.single_device
@@ -157,7 +169,10 @@ class Comparison:
     def __str__(self) -> str:
         what = "step time" if self.problem.objective == "step" else "period"
         rows = [("method", what, "gap", "fits", "evaluations", "seconds")]
-        for label, result in zip(self.labels, self.results, strict=True):
+        for label, result in sorted(
+            zip(self.labels, self.results, strict=True),
+            key=lambda pair: (pair[1] is not self.best, pair[1].key),
+        ):
             rows.append(
                 (
                     f"{'* ' if result is self.best else ''}{label}",
@@ -178,7 +193,7 @@ class Comparison:
             f"{format_seconds(single.objective_value)}{fits}"
         )
         lines += [f"best by {self.criterion}"] if self.criterion else []
-        lines += [f"{name} skipped: {reason}" for name, reason in self.skipped]
+        lines += [self.skipped_line] if self.skipped else []
         return "\n".join(lines)
 
 
@@ -224,6 +239,9 @@ def compare(
     interrupted = False
     with comparison_progress(progress, len(solvers)) as on_progress:
         for solver in solvers:
+            if may_skip and solver.name in NEEDS_SEVERAL and len(accelerators(problem)) < 2:
+                skipped.append((solver.name, "one accelerator: it would put everything there"))
+                continue
             is_search = solver.name in SEARCHES
             method_budget = (
                 COMPARE_BUDGET if is_search and budget is None and stop is None else budget

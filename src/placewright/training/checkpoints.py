@@ -112,7 +112,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]
             checkpoint = {_RENAMED.get(key, key): value for key, value in checkpoint.items()}
         if not isinstance(checkpoint.get("metadata"), dict):
             raise FileError('has no "metadata": expected a checkpoint as this release writes it')
-        return checkpoint, tensors
+        return {**checkpoint, "version": data["version"]}, tensors
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 

@@ -92,11 +92,26 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
         ConfigError: It has no such argument, or the value is of another type or out of range.
     """
     network, arguments = parse(text)
-    return (
+    graph = (
         network.build(**arguments)
         if network.network is None
         else network.build(note=note, **arguments)
     )
+    counts = _step_counts(network, arguments)
+    return graph.with_counts(**counts) if counts else graph
+
+
+def _step_counts(network: Entry, arguments: Mapping[str, ArgumentValue]) -> dict[str, int]:
+    """The samples and tokens that a step processes, as far as the arguments say it."""
+    sizes: Mapping[str, ArgumentValue] = {**network.defaults, **arguments}
+    tokens = sizes.get("tokens")
+    if network.network is not None:
+        options = {key: sizes[key] for key in arguments if key in network.network.full}
+        sizes = network.network.arguments(str(arguments.get("size", "full")), **options)
+        length = 1 if sizes.get("mode") == "decode" else sizes.get(network.network.tokens or "")
+        tokens = None if length is None else int(sizes["batch"]) * int(length)
+    counts = {"samples": sizes.get("batch"), "tokens": tokens}
+    return {noun: int(count) for noun, count in counts.items() if count is not None}
 
 
 def build_network(text: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:

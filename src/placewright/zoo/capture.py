@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,7 @@ def capture_network(
         with log_duration(f"capturing {title}"):
             graph = _capture(network, title, size, overrides, optimizer)
         _save_cached(graph, path)
-    return graph if graph.name == title else Graph(title, graph.ops, graph.outputs)
+    return graph if graph.name == title else replace(graph, name=title)
 
 
 def cached_graph(network: Network) -> Graph | None:

@@ -115,7 +115,8 @@ def compare_methods(
             written.write(json_output.save_result, result, folder / f"{result.solver}.json")
     written.write(json_output.save_report, comparison, report)
     if json:
-        rows = [json_output.result_data(problem, result) for result in comparison.results]
+        ordered = sorted(comparison.results, key=lambda result: (result is not best, result.key))
+        rows = [json_output.result_data(problem, result) for result in ordered]
         for row in rows if is_robust else ():
             row["robustness"] = robustness.robustness_data(figures[row["method"]])
         json_output.print_json(

@@ -81,15 +81,22 @@ def _summary_lines(
     for entry in metrics:
         if "objective_value" in entry:
             value = format_seconds(entry["objective_value"])
-            yield f"{entry['file']}: as saved: all calls {value}, by {entry['method']}"
-            continue
-        time = entry.get("step_time")
-        yield f"{entry['file']}: " + (
-            "a plan without figures"
-            if time is None
-            else f"as saved: step time {format_seconds(time)}, "
-            f"period {format_seconds(entry['period'])}, by {entry['method']}"
-        )
+            text = f"as saved: all calls {value}, by {entry['method']}"
+        elif entry.get("edited"):
+            text = "edited since it was saved: placewright simulate shows its step time"
+        elif "step_time" in entry:
+            text = (
+                f"step time {format_seconds(entry['step_time'])}, "
+                f"period {format_seconds(entry['period'])}, by {entry['method']}"
+            )
+            text = text if entry["fits"] else f"does not fit; {text}"
+        else:
+            text = "a plan without figures"
+        yield f"{entry['file']}: {text}"
+    if diff.other_graph:
+        yield "the plans are for different models or sizes: ops are matched by name"
+    if diff.other_cluster:
+        yield "the plans are for different clusters: devices are matched by name"
     for file, ops in zip(files, diff.unshared_ops, strict=True):
         if ops:
             shown = ", ".join(map(repr, ops[:3])) + (", ..." if len(ops) > 3 else "")
@@ -141,6 +148,8 @@ def _result_metrics(
         }
     if not isinstance(noun, Result):
         return {"file": str(file)}
+    if noun.edited:
+        return {"file": str(file), "method": noun.solver, "edited": True}
     return {
         "file": str(file),
         "method": noun.solver,
@@ -154,6 +163,8 @@ def _result_metrics(
 def _diff_data(diff: "PlanDiff") -> dict[str, Any]:
     return {
         "same": diff.is_empty,
+        "other_graph": diff.other_graph,
+        "other_cluster": diff.other_cluster,
         "ops": diff.shared_ops,
         "only_first": list(diff.unshared_ops[0]),
         "only_second": list(diff.unshared_ops[1]),

@@ -8,6 +8,8 @@ import typer
 from placewright.cli import options, panels
 from placewright.errors import ConfigError
 
+LARGE_FACTOR = 2.0  # between measured and predicted times, from which on it is remarked on
+
 
 def execute_plan(
     plan: Annotated[
@@ -69,7 +71,7 @@ def execute_plan(
     from placewright.cli.render.text import format_count
     from placewright.result import Result
     from placewright.runtime.executor import Executor
-    from placewright.runtime.meter import load_model, time_steps
+    from placewright.runtime.meter import WARMUP_STEPS, load_model, time_steps
     from placewright.runtime.program import program as torch_program
     from placewright.runtime.verification import verify as check
     from placewright.units import format_bytes, format_percent, format_seconds
@@ -101,21 +103,24 @@ def execute_plan(
             f"{'and gradients ' if training else ''}differ by {verification.difference:.2g} at most"
         )
         lines += [f"  {name} held {format_bytes(peak)}" for name, peak in verification.peak.items()]
-    dropped = min(5, steps - 1)
+    dropped = WARMUP_STEPS if in_flight == 1 else min(WARMUP_STEPS, steps - 1)
     with Progress("running"), Executor(program, built, loaded_plan, torch_devices) as run:
-        measured = time_steps(run, args, kwargs, steps, dropped, in_flight)
+        total = steps + dropped if in_flight == 1 else steps
+        measured = time_steps(run, args, kwargs, total, dropped, in_flight)
         issued = run.issue_mode
     metric = "step time" if in_flight == 1 else "period"
     data |= {metric.replace(" ", "_"): measured.seconds, "spread": measured.spread, "steps": steps}
     predicted = ""
-    if isinstance(loaded, Result):
+    if isinstance(loaded, Result) and not loaded.edited:
         predicted_seconds = loaded.step_time if in_flight == 1 else loaded.period
         data["predicted"] = predicted_seconds
         predicted = f", predicted {format_seconds(predicted_seconds)}"
     seconds = format_seconds(measured.seconds)
-    count = format_count(steps - dropped, "step")
+    count = format_count(steps if in_flight == 1 else steps * in_flight, "step")
     spread = f"median of {count}, spread {format_percent(measured.spread, decimal_below=0)}"
     lines.insert(0, f"{metric} {seconds} measured ({spread}){predicted}")
+    remark = _prediction_remark(measured.seconds, data.get("predicted"), model)
+    lines += [remark] if remark else []
     if issued:
         data["issued"] = issued
         lines.insert(1, f"  how ops were launched on GPUs: {issued}")
@@ -123,6 +128,22 @@ def execute_plan(
         print_json(data)
     else:
         print_lines(lines)
+
+
+def _prediction_remark(measured: float, predicted: object, model: str) -> str:
+    """A line where the prediction is off by a factor."""
+    if not (isinstance(predicted, float) and predicted > 0 and measured > 0):
+        return ""
+    ratio = measured / predicted
+    if 1 / LARGE_FACTOR < ratio < LARGE_FACTOR:
+        return ""
+    size = max(ratio, 1 / ratio)
+    times = f"{size:,.0f}" if size >= 10 else f"{size:.1f}"
+    factor = f"{times}× as long as predicted" if ratio > 1 else f"1/{times} of the time predicted"
+    return (
+        f"the step took {factor}: was the machine busy, or are op times estimates? measure them "
+        f"with placewright profile {model} --refresh, and place with --on here --costs here"
+    )
 
 
 def parse_device_map(texts: list[str] | None) -> dict[str, str]:

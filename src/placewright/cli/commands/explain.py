@@ -1,5 +1,6 @@
 """`placewright explain`: shows why an op is where it is, and what moving it would do."""
 
+import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 MAX_MOVES = 10  # moves that are shown without --op
+MAX_MATCHES = 200  # ops that one pattern of --op may match
 
 
 @with_saved_problem_options
@@ -31,13 +33,18 @@ def explain_plan(
         typer.Option(
             "--op",
             metavar="NAME",
-            help="The op; without it, the ops that gain most by moving.",
+            help="The op, or ops: 'blocks.3.mlp.*'; without it, those that gain most by moving.",
             rich_help_panel=panels.SEARCH,
         ),
     ] = None,
     call: Annotated[
         str | None,
-        typer.Option("--call", metavar="NAME", help="(workloads only) The call to explain."),
+        typer.Option(
+            "--call",
+            metavar="NAME",
+            help="(workloads only) The call to explain.",
+            rich_help_panel=panels.PROBLEM,
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -52,8 +59,8 @@ def explain_plan(
     if holds_workload_plan(plan):
         with Progress(f"reading {plan}"):
             model, problem, fitted_plan = call_to_explain(plan, problem_options, call)
-            position = None if op is None else _op_position(problem, op)
-        _print(model, problem, fitted_plan, position, json)
+            positions = [] if op is None else _op_positions(problem, op)
+        _print(model, problem, fitted_plan, positions, json)
         return
     if call is not None:
         raise ConfigError(f"--call {call!r}: {plan} is a plan of one problem, not of a workload")
@@ -61,15 +68,17 @@ def explain_plan(
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         fitted_plan = find_plan(problem, plan)[1]
-        position = None if op is None else _op_position(problem, op)
-    _print(problem_options.model, problem, fitted_plan, position, json)
+        positions = [] if op is None else _op_positions(problem, op)
+    _print(problem_options.model, problem, fitted_plan, positions, json)
 
 
-def _print(model: str, problem: "Problem", plan: "Plan", op: int | None, json: bool) -> None:
-    if op is None:
+def _print(model: str, problem: "Problem", plan: "Plan", ops: list[int], json: bool) -> None:
+    if not ops:
         _print_moves(model, problem, plan, json)
+    elif len(ops) == 1:
+        _print_op(model, problem, plan, ops[0], json)
     else:
-        _print_op(model, problem, plan, op, json)
+        _print_ops(model, problem, plan, ops, json)
 
 
 def _print_op(model: str, problem: "Problem", plan: "Plan", op: int, json: bool) -> None:
@@ -89,6 +98,27 @@ def _print_op(model: str, problem: "Problem", plan: "Plan", op: int, json: bool)
     tables.print_table(*explanation.op_table(problem, found, by_policy))
 
 
+def _print_ops(model: str, problem: "Problem", plan: "Plan", ops: list[int], json: bool) -> None:
+    """The best other device of each of several ops."""
+    from placewright.cli.render import explanation, tables, text
+    from placewright.cli.render.json_output import print_json, problem_data
+    from placewright.explanations.moves import op_moves
+
+    with Progress("moving ops one by one"):
+        moves = [each[0] for op in ops if (each := op_moves(problem, plan, op))]
+    if json:
+        rows = explanation.moves_rows(problem, plan, moves)
+        print_json({**problem_data(problem), "tried": len(ops), "moves": rows})
+        return
+    tables.print_lines(
+        [
+            text.problem_line(model, problem),
+            f"{len(ops)} ops match: each moved alone to the best other device",
+        ]
+    )
+    tables.print_table(*explanation.moves_table(problem, plan, moves))
+
+
 def _print_moves(model: str, problem: "Problem", plan: "Plan", json: bool) -> None:
     from placewright.cli.render import explanation, tables
     from placewright.cli.render.json_output import print_json
@@ -105,14 +135,22 @@ def _print_moves(model: str, problem: "Problem", plan: "Plan", json: bool) -> No
         tables.print_table(*explanation.moves_table(problem, plan, best_moves))
 
 
-def _op_position(problem: "Problem", name: str) -> int:
-    """An op's position by its name.
+def _op_positions(problem: "Problem", name: str) -> list[int]:
+    """The positions of the ops that a name or a pattern with `*` and `?` matches.
 
     Raises:
-        ConfigError: The graph has no such op.
+        ConfigError: The graph has no such op, or too many match.
     """
     known = problem.graph.position
-    if name not in known:
+    if name in known:
+        return [known[name]]
+    matches = [at for each, at in known.items() if fnmatch.fnmatchcase(each, name)]
+    if len(matches) > MAX_MATCHES:
+        raise ConfigError(
+            f"--op {name!r}: {len(matches):,} ops match: expected at most {MAX_MATCHES}"
+        )
+    if not matches:
         graph = problem.graph.name
         raise ConfigError(f"--op: graph {graph!r} has no op {name!r}: {nearest(name, known)}")
-    return known[name]
+    scheduled = problem.arrays.scheduled
+    return [at for at in matches if scheduled[at]] or matches

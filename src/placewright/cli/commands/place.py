@@ -146,12 +146,16 @@ def place_model(
         if measured_choice is not None:
             measured_choice.meter.close()
         result = replace(result, options=problem_options.to_dict())
+        explanation = None
+        if explain and not result.interrupted:
+            is_chosen = measured_choice is not None or robust_choice is not None
+            if isinstance(solver, solvers.Auto) and not is_chosen:
+                result, explanation = explanations.explain_best(problem, result)
+            else:
+                explanation = explanations.explain(problem, result)
         comparison = solvers.Comparison(
             problem, (result,), interrupted=result.interrupted, name=problem_options.model
         )
-        explanation = None
-        if explain and not result.interrupted:
-            explanation = explanations.explain(problem, result)
     written = OutputFiles()
     written.write(json_output.save_result, result, output)
     written.write(json_output.save_timeline, comparison, trace)

@@ -10,14 +10,14 @@ from placewright.cli import options, panels
 from placewright.cli.completion import complete_recipe
 from placewright.cli.names import RECIPE_NAMES
 from placewright.cli.output_files import OutputFiles
-from placewright.cli.paths import check_json, check_writable
+from placewright.cli.paths import check_json, check_writable, print_note
 from placewright.cli.problem_options import (
     ProblemOptions,
     parse_budget,
     with_training_problem_options,
 )
 from placewright.cli.progress import Progress
-from placewright.cli.training_options import DEFAULT_EVALUATIONS, TrainingOptions
+from placewright.cli.training_options import DEFAULT_EVALUATIONS, TrainingOptions, saved_run
 from placewright.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def train_policy(
         training_options = typed.for_new_run()
         problem_options = _new_problem(problem_options, training_options)
     else:
-        saved_problem, saved_options = _saved_run(resume)
+        saved_problem, saved_options = saved_run(resume)
         training_options = typed.for_resumed_run(saved_options, resume)
         problem_options = ProblemOptions.from_dict(
             saved_problem, problem_options, f"the arguments {training_options.recipe} "
@@ -339,6 +339,12 @@ class _Session:
         run = TrainingRun(trainer, self.folder, metadata)
         if self.resume:
             run.resume()
+            if trainer.finished:
+                print_note(
+                    f"{self.folder} is finished after {trainer.evaluations:,} plans: this is its "
+                    f"result; to train further add --evaluations, more than "
+                    f"{trainer.max_evaluations or trainer.evaluations:,}"
+                )
         finish, watch = _training_callbacks(
             trainer, progress, self.folder if self.tensorboard else None
         )
@@ -392,24 +398,6 @@ def _new_problem(problem_options: ProblemOptions, limits: TrainingOptions) -> Pr
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} are both given: keep one")
     return replace(problem_options, model=str(sources[named[0]]))
-
-
-def _saved_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The problem options and the training options of a run.
-
-    Raises:
-        FileError: The folder keeps no checkpoint.
-        ConfigError: The run was not started on the command line.
-    """
-    from placewright.training import read_checkpoint
-    from placewright.training.run import CHECKPOINT_FILE
-
-    saved = read_checkpoint(folder / CHECKPOINT_FILE)[0]["metadata"]
-    problem = saved.get("problem", saved.get("asked"))  # release 0.1.0: asked, own
-    training = saved.get("training", saved.get("own"))
-    if not isinstance(problem, dict) or not isinstance(training, dict):
-        raise ConfigError(f"{folder} keeps a run that was not started on the command line")
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in problem.items()}, training
 
 
 def _baseline_results(problem: "Problem") -> "list[Result]":

@@ -181,15 +181,20 @@ def moves_data(
         "where": neighbours.location,
         "tried": neighbours.tried_ops,
         "of": neighbours.binding_ops,
-        "moves": [
-            {
-                "op": problem.graph.ops[move.op].name,
-                "from": _device_name(problem, int(plan.placement[move.op])),
-                **_move_data(problem, move),
-            }
-            for move in shown
-        ],
+        "moves": moves_rows(problem, plan, shown),
     }
+
+
+def moves_rows(problem: Problem, plan: Plan, shown: Sequence[OpMove]) -> list[dict[str, Any]]:
+    """Moves in seconds and bytes."""
+    return [
+        {
+            "op": problem.graph.ops[move.op].name,
+            "from": _device_name(problem, int(plan.placement[move.op])),
+            **_move_data(problem, move),
+        }
+        for move in shown
+    ]
 
 
 def reason_lines(explanation: Explanation) -> list[str]:

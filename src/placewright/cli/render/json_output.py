@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placewright.explanations import Explanation
+    from placewright.layers import LayerGroup
     from placewright.problem import Problem
     from placewright.reporting import LearningCurve
     from placewright.result import Result
@@ -61,7 +62,7 @@ def result_data(problem: Problem, result: Result) -> Data:
         "objective": result.objective,
         "bound": result.bound,
         "bound_name": result.bound_name,
-        "gap": result.gap,
+        "gap": result.gap if result.fits else None,
         "fits": result.fits,
         "overflow": result.overflow,
         "evaluations": result.evaluations,
@@ -101,9 +102,24 @@ def answer_data(comparison: Comparison) -> Data:
         **problem_data(comparison.problem),
         **result_data(comparison.problem, comparison.best),
         "best_single": single_device_data(comparison),
+        "layers": [layer_data(group) for group in comparison.best.layers],
+        "throughput": comparison.best.throughput if comparison.best.fits else {},
         "sent": tensors,
         "streamed": weights,
         "interrupted": comparison.interrupted,
+    }
+
+
+def layer_data(group: LayerGroup) -> Data:
+    """Layers that a plan places alike."""
+    return {
+        "layers": group.layers,
+        "modules": list(group.modules),
+        "devices": list(group.devices),
+        "mixed": group.mixed,
+        "weights": group.weight_bytes,
+        "streamed": group.streamed_bytes,
+        "streamed_from": list(group.sources),
     }
 
 

@@ -77,7 +77,7 @@ def print_table(
 def print_result(comparison: Comparison) -> None:
     """What `place` and `simulate` show: the best result, and what it does with each device."""
     result, problem = comparison.best, comparison.problem
-    print_lines([text.problem_line(comparison.name, problem), *text.summary_lines(comparison)])
+    print_lines(text.summary_lines(comparison))
     uses = [
         use for use in result.devices if len(result.devices) <= MAX_DEVICES or use.ops or use.peak
     ]
@@ -105,7 +105,8 @@ def print_result(comparison: Comparison) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """What `compare` shows: the best method first, and marked."""
     best = comparison.best
-    print_lines([text.problem_line(comparison.name, comparison.problem)])
+    unfit = [] if best.fits else ["no plan fits: the closest one is first, and no time can be had"]
+    print_lines([*unfit, text.problem_line(comparison.name, comparison.problem)])
     print_table(
         (
             *("  method", "step time", "period", f"vs {comparison.single_device_name}"),
@@ -113,7 +114,7 @@ def print_comparison(comparison: Comparison) -> None:
         ),
         [
             (
-                f"{'*' if result is best else ' '} {result.solver}",
+                f"{'*' if result is best and best.fits else ' '} {result.solver}",
                 format_seconds(result.step_time),
                 format_seconds(result.period),
                 "–" if (ratio := comparison.speedup(result)) is None else f"{ratio:.2f}x",
@@ -133,15 +134,16 @@ def print_comparison(comparison: Comparison) -> None:
         if not result.fits
     ]
     criterion = comparison.criterion or text.objective_name(best)
-    legend = f"best by {criterion}" if best.fits else "closest to fitting; no plan fits"
-    lines = ["", f"* {legend}", text.single_device_line(comparison), text.bound_line(best)]
+    legend = [f"* best by {criterion}"] if best.fits else []
+    lines = ["", *legend, text.single_device_line(comparison)]
+    lines += [text.bound_line(best)] if best.fits else []
     lines += [f"out of memory: {', '.join(overflows)}"] if overflows else []
     lines += best.notes
     faster = [result.solver for result in comparison.faster_by_estimate]
     lines += (
         [f"predicted faster, but not with slow hand-overs: {', '.join(faster)}"] if faster else []
     )
-    lines += [f"{name} skipped: {reason}" for name, reason in comparison.skipped]
+    lines += [comparison.skipped_line] if comparison.skipped else []
     lines += [text.INTERRUPTED_LINE] if comparison.interrupted else []
     print_lines(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewright.result import PROVEN_GAP
-from placewright.units import UNLIMITED, format_bytes, format_seconds
+from placewright.units import UNLIMITED, format_bytes, format_rate, format_seconds
 from placewright.units import format_percent as format_percent
 
 if TYPE_CHECKING:
@@ -49,14 +49,24 @@ def method_name(result: Result) -> str:
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
-    """The best result of a comparison, beside the best single device and the bound."""
+    """The best result of a comparison, beside the best single device and the bound.
+
+    What does not fit says so first, and its time is none that can be had.
+    """
     result = comparison.best
+    problem = problem_line(comparison.name, comparison.problem)
     method = "" if result.solver == "given" else f" by {method_name(result)}"
     value = f"{objective_name(result)} {format_seconds(result.objective_value)}"
-    lines = [f"{value}{method}, {_comparison_text(comparison)}"]
-    lines += [_bound_text(result), _traffic_line(comparison)]
-    lines += [] if result.fits else [_overflow_line(result)]
-    lines += result.notes
+    if result.fits:
+        lines = [problem, f"{value}{method}, {_comparison_text(comparison)}", _bound_text(result)]
+        rates = [format_rate(rate, noun) for noun, rate in result.throughput.items()]
+        lines += [f"throughput: {', '.join(rates)}"] if rates else []
+    else:
+        lines = [_overflow_line(result), problem]
+        seconds = format_seconds(result.objective_value)
+        where = _comparison_text(comparison)
+        lines.append(f"{objective_name(result)} if it did: {seconds}{method}, {where}")
+    lines += [_layers_line(result), _traffic_line(comparison), *result.notes]
     lines += [INTERRUPTED_LINE] if comparison.interrupted else []
     return [line for line in lines if line]
 
@@ -113,7 +123,7 @@ def _bound_text(result: Result) -> str:
     if not result.bound > 0:
         return ""
     bound = f"lower bound {format_seconds(result.bound)} ({result.bound_name})"
-    if result.gap < -PROVEN_GAP or not result.fits:
+    if result.gap < -PROVEN_GAP:
         return bound
     if result.gap <= PROVEN_GAP:
         return f"{bound}: this plan is provably optimal"
@@ -138,6 +148,14 @@ def _executed(comparison: Comparison) -> tuple[Problem, Timeline]:
 
     problem = comparison.best.problem or comparison.problem
     return problem, timeline_of(problem, comparison.best)
+
+
+def _layers_line(result: Result) -> str:
+    """Where the layers are; nothing where that is one device alone."""
+    groups = result.layers
+    if len(groups) < 2 and not any(group.streamed_bytes for group in groups):
+        return ""
+    return f"layers: {'; '.join(map(str, groups))}"
 
 
 def _traffic_line(comparison: Comparison) -> str:

@@ -32,6 +32,7 @@ from placewright.frontends.onnx_graph.nodes import OnnxReader
 from placewright.frontends.onnx_graph.shapes import MAX_FOLDED, dtype_of
 from placewright.frontends.op_costs import logger
 from placewright.frontends.protobuf import is_utf8, read_bytes
+from placewright.frontends.sample_counts import step_counts
 from placewright.frontends.text_files import file_label
 from placewright.logs import log_duration
 
@@ -89,7 +90,7 @@ def _read_model(
     try:
         reader = OnnxReader(model, dims, shapes, GraphBuilder(path.stem, "onnx"))
         _check_weights(path, model.graph)
-        return reader.graph(model.graph), reader.node_ops
+        return reader.graph(model.graph).with_counts(**step_counts(dims)), reader.node_ops
     except GraphError as error:
         raise GraphError(f"{file_label(path)}: {error}") from None
 

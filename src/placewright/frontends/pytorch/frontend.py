@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, GraphError, MissingDependency, nearest
@@ -63,4 +64,24 @@ def from_torch(
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
     with log_duration(f"capturing {name or type(model).__name__} with torch.export"):
         model_capture = capture_model(model, args, kwargs or {}, training)
-    return build_graph(model_capture, name or type(model).__name__, optimizer if training else None)
+    graph = build_graph(
+        model_capture, name or type(model).__name__, optimizer if training else None
+    )
+    return graph.with_counts(**_token_counts(model, args, kwargs or {}))
+
+
+def _token_counts(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, int]:
+    """Samples and tokens of a call with `input_ids`, the name that language models agree on."""
+    import torch
+
+    call = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    call = {**call, **call.get("kwargs", {})}
+    ids = call.get("input_ids")
+    if not (isinstance(ids, torch.Tensor) and ids.dim() == 2 and not ids.is_floating_point()):
+        return {}
+    samples, length = map(int, ids.shape)
+    if "decoder_input_ids" in call or ("labels" in call and hasattr(model, "decoder")):
+        return {"samples": samples}  # whose tokens are of two kinds
+    return {"samples": samples, "tokens": samples * length} if samples and length else {}

@@ -31,7 +31,7 @@ const answer = {
     this.facts(best);
     this.command();
     by("notes").replaceChildren(
-      ...data.notes.map((text) => make("li", { text })),
+      ...[...data.lead, ...data.notes].map((text) => make("li", { text })),
       ...(data.interrupted
         ? [
             make("li", {
@@ -46,7 +46,9 @@ const answer = {
       .querySelector("ul")
       .replaceChildren(...data.helps.map((text) => make("li", { text })));
     by("figures").replaceChildren(
-      this.card(figureName, seconds(best.value), this.fits(best), best.fits ? "" : "bad"),
+      best.fits
+        ? this.card(figureName, seconds(best.value), this.fits(best))
+        : this.card(figureName, "does not fit", this.fits(best), "bad"),
       this.baseline("best single device", single, data.single_device),
       this.default(),
       this.bound(best),
@@ -65,7 +67,8 @@ const answer = {
   },
 
   fits(best) {
-    if (!best.fits) return `does not fit: out of memory by ${bytes(best.overflow)}`;
+    if (!best.fits)
+      return `out of memory by ${bytes(best.overflow)}; ${seconds(best.value)} if it did fit`;
     const other =
       data.objective === "step"
         ? `period ${seconds(best.period)}`
@@ -89,17 +92,15 @@ const answer = {
   },
 
   bound(best) {
+    if (!best.fits) return this.card("lower bound", "–", "no plan that fits is known");
     if (!(best.bound > 0)) return this.card("lower bound", "none above 0", "");
-    const words = !best.fits
-      ? ""
-      : best.gap <= 1e-9
-        ? "this plan is provably optimal"
-        : `this plan is ${percent(best.gap)} above`;
+    const words =
+      best.gap <= 1e-9 ? "this plan is provably optimal" : `this plan is ${percent(best.gap)} above`;
     return this.card(
       `lower bound (${best.bound_name})`,
       seconds(best.bound),
       words,
-      best.fits && best.gap <= 1e-9 ? "good" : "",
+      best.gap <= 1e-9 ? "good" : "",
     );
   },
 

@@ -30,7 +30,7 @@ from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
 from placewright.runtime.program.host_products import check_host_kernels
-from placewright.runtime.real_devices import find_real_devices
+from placewright.runtime.real_devices import plan_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class PlanBackend:
         check_host_kernels(host_kernels)
         self.host_kernels = host_kernels
         self.known_names = dict.fromkeys(plan.ops)
-        self.real_devices = find_real_devices(plan.device_names, device_map)
+        self.real_devices = plan_devices(plan, device_map)
         self.lock = threading.RLock()  # one graph of a model runs at a time
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
         self.graphs: list[CompiledGraph] = []

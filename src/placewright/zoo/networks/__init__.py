@@ -49,7 +49,7 @@ def _rnnlm(layers: int) -> Network:
         f"rnnlm-{layers}", f"language model of {layers} LSTM layers, unrolled", "rnnlm",
         {"batch": 64, "steps": 40, "layers": layers, "width": 2048, "vocabulary": 10_000,
          "training": True},
-        RECURRENT_TEST, experts.LAYER_PER_GPU, f"{layers}xP100+cpu",
+        RECURRENT_TEST, experts.LAYER_PER_GPU, f"{layers}xP100+cpu", tokens="steps",
     )
 
 
@@ -69,7 +69,7 @@ def _transformer_xl(layers: int) -> Network:
          "hidden": 2048, "vocabulary": 204, "training": True},
         {"batch": 2, "steps": 4, "memory": 3, "width": 8, "heads": 2, "hidden": 16,
          "vocabulary": 11},
-        experts.LAYER_PER_GPU, f"{layers}xP100+cpu",
+        experts.LAYER_PER_GPU, f"{layers}xP100+cpu", tokens="steps",
     )
 
 
@@ -88,7 +88,7 @@ def _bert(name: str, layers: int, width: int, heads: int) -> Network:
         name, f"BERT of {layers} blocks", "bert",
         {"batch": 8, "steps": 512, "layers": layers, "width": width, "heads": heads,
          "vocabulary": 30_522, "training": True, "dtype": "float32"},
-        TEXT_TEST, experts.BLOCKS,
+        TEXT_TEST, experts.BLOCKS, tokens="steps",
     )
 
 
@@ -97,7 +97,7 @@ def _gpt2(name: str, layers: int, width: int, heads: int) -> Network:
         name, f"GPT-2 of {layers} blocks", "gpt2",
         {"batch": 8, "steps": 1024, "layers": layers, "width": width, "heads": heads,
          "vocabulary": 50_257, "training": True, "dtype": "float32"},
-        TEXT_TEST, experts.BLOCKS,
+        TEXT_TEST, experts.BLOCKS, tokens="steps",
     )
 
 
@@ -146,14 +146,14 @@ _NETWORKS = (
         {"batch": 1, "context": 2048, "mode": "prefill", "layers": 32, "width": 4096,
          "heads": 32, "groups": 8, "hidden": 14_336, "vocabulary": 128_256, "training": False,
          "dtype": "bfloat16"},
-        DECODER_TEST, experts.BLOCKS,
+        DECODER_TEST, experts.BLOCKS, tokens="context",
     ),
     Network(
         "moe", "a mixture of experts like Mixtral 8x7B, prefill or one step of decode", "moe",
         {"batch": 1, "context": 2048, "mode": "prefill", "layers": 32, "width": 4096,
          "heads": 32, "groups": 8, "hidden": 14_336, "experts": 8, "chosen": 2, "capacity": 1.25,
          "vocabulary": 32_000, "training": False, "dtype": "bfloat16"},
-        {**DECODER_TEST, "experts": 4}, experts.BLOCKS,
+        {**DECODER_TEST, "experts": 4}, experts.BLOCKS, tokens="context",
     ),
     Network(
         "unet", "the U-Net of Stable Diffusion 1.5", "unet",

@@ -38,6 +38,7 @@ class Network:
         test: Those that differ at test size: a forward and backward pass in less than a second.
         expert: The expert placement of its modules.
         cluster: The cluster of the paper that places it, if known.
+        tokens: The argument that counts the tokens of a sample, where it is a language model.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Network:
     test: Mapping[str, ArgumentValue]
     expert: ExpertRule
     cluster: str | None = None
+    tokens: str | None = None
 
     def arguments(self, size: str = "full", **overrides: ArgumentValue) -> dict[str, ArgumentValue]:
         """All arguments of `build`: the overrides, the others of that size.
