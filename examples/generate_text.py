@@ -39,7 +39,7 @@ def main() -> None:
     problem = pw.Problem(
         pw.from_torch(model, args, kwargs),
         pw.Cluster.parse("V100+cpu"),
-        limits={"gpu0": 2**30 + weights // 2},  # the preset's reserve, and half of the model
+        limits={"gpu0": weights // 2},  # half of the model
     )
     result = pw.solve(problem, budget="3s", seed=0)
     print(result)

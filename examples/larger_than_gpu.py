@@ -1,7 +1,7 @@
 """A PyTorch model that is larger than the memory of its GPU: plan it, run it, check it.
 
     python examples/larger_than_gpu.py
-    placewright place examples/larger_than_gpu.py:build --on V100+cpu --limit gpu0=1.05GiB
+    placewright place examples/larger_than_gpu.py:build --on V100+cpu --limit gpu0=50MiB
 
 Needs the extra `torch`. Without a GPU the same plan runs on two CPU workers: the placement and the
 streamed weights are the plan's, only the speed is not.
@@ -61,7 +61,7 @@ def build() -> tuple[nn.Module, tuple[torch.Tensor]]:
 def main() -> None:
     model, args = build()
     weights = sum(weight.nbytes for weight in model.parameters())
-    limit = 2**30 + weights // 2  # the preset's reserve, and half of the model
+    limit = weights // 2  # the GPU may hold half of the model
 
     problem = pw.Problem(
         pw.from_torch(model, args),

@@ -48,7 +48,7 @@ def main() -> None:
     problem = pw.Problem(
         graph,
         pw.Cluster.parse("V100+cpu"),
-        limits={"gpu0": 2**30 + 3 * weights},  # the preset's reserve, and 3 of 4 copies
+        limits={"gpu0": 3 * weights},  # three of the four
     )
     result = pw.solve(problem, budget="3s", seed=0)
     print(result)

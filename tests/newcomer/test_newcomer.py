@@ -28,6 +28,7 @@ SHAPES = {
     "make demo": r"(?s)step time [\d.]+ ms by auto.*\* auto .*out/report.html",
     ". .venv/bin/activate": r"^$",
     "pip install": r"Requirement already satisfied: torch",
+    "placewright fits": r"(?s)^memory +weights.*gpu0 .*with a host of",
     "placewright place": ANSWER,
     "placewright explain plan.json --op": r"(?s)^'blocks.3.mlp.up.* runs on .*^device +step",
     "placewright report": r"report\.html",
