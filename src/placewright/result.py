@@ -133,7 +133,8 @@ class Result:
                 if abs(self.gap) <= PROVEN_GAP
                 else f": this plan is {format_percent(self.gap)} above"
             )
-        effort = f"{self.evaluations:,} plans evaluated in {format_seconds(self.seconds)}"
+        plans = "plan" if self.evaluations == 1 else "plans"
+        effort = f"{self.evaluations:,} {plans} evaluated in {format_seconds(self.seconds)}"
         interrupted = "interrupted: this is the best plan so far" if self.interrupted else ""
         rates = ", ".join(format_rate(rate, noun) for noun, rate in self.throughput.items())
         bound = bound if self.fits and self.bound > 0 else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from all_plans import all_orders, all_placements
 
 from placewright import (
     Cluster,
@@ -25,8 +26,6 @@ from placewright.plan_batch import PlanBatch
 from placewright.simulator.evaluation import judge_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 MAX_OPS = 6
@@ -151,39 +150,6 @@ def _with_scarce_memory(rng: np.random.Generator, problem: Problem) -> Problem:
         for device, peak, extra in zip(roomy, verdict.peak[0], slack, strict=True)
     )
     return replace(problem, cluster=replace(problem.cluster, devices=devices))
-
-
-def all_placements(problem: Problem) -> Iterator[NDArray[np.int32]]:
-    """Every placement that keeps the constraints."""
-    a = problem.arrays
-    heads = np.unique(a.unit_head)
-    choices = [np.flatnonzero(a.allowed[head]).tolist() for head in heads]
-    unit = np.searchsorted(heads, a.unit_head)
-    for combination in itertools.product(*choices):
-        yield np.array(combination, dtype=np.int32)[unit]
-
-
-def all_orders(problem: Problem) -> NDArray[np.float64]:
-    """Every topological order of the ops that take a turn, as priorities."""
-    a = problem.arrays
-    turns = np.flatnonzero(a.scheduled).tolist()
-    reads = [
-        {int(op) for op in a.producer[a.inputs[a.first_input[op] : a.first_input[op + 1]]]}
-        & set(turns)
-        for op in range(a.ops)
-    ]
-    orders: list[list[int]] = [[]]
-    for _ in turns:
-        orders = [
-            [*order, op]
-            for order in orders
-            for op in turns
-            if op not in order and reads[op] <= set(order)
-        ]
-    priority = np.zeros((len(orders), a.ops))
-    for row, order in zip(priority, orders, strict=True):
-        row[order] = np.arange(len(order))
-    return priority
 
 
 def _stagings(problem: Problem, placement: NDArray[np.int32]) -> list[NDArray[np.int64]]:

@@ -17,7 +17,7 @@ from models import nn, torch
 
 import placewright as pw
 from placewright.errors import ExecutionError
-from placewright.runtime import placed_model
+from placewright.runtime.dynamo import model_calls
 from placewright.runtime.program.optimizer_step import OptimizerRule
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -237,7 +237,7 @@ def test_a_forked_child_starts_its_own_workers():
 
 
 def test_more_shapes_than_graphs_run_eagerly_and_right(monkeypatch):
-    monkeypatch.setattr(placed_model, "MAX_GRAPHS", 2)
+    monkeypatch.setattr(model_calls, "MAX_GRAPHS", 2)
     model, x = small(), torch.randn(3, 4)
     twin = copy.deepcopy(model)
     placed(model, x)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from placewright.errors import FileError, PlacewrightError
+from placewright.errors import ConfigError, FileError, PlacewrightError
 from placewright.files.plan import plan_for
 from placewright.files.registry import (
     Noun,
@@ -17,6 +17,9 @@ from placewright.files.registry import (
 )
 from placewright.files.storage import is_toml, read_data, to_json, write_data
 from placewright.files.workload import workload_plan_for
+from placewright.plan import Plan
+from placewright.plan_diff import plan_of
+from placewright.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +27,7 @@ if TYPE_CHECKING:
     from placewright.cluster import Cluster
     from placewright.costs import Roofline, Table
     from placewright.graph import Graph
-    from placewright.plan import Plan
     from placewright.problem import Constraints, Problem
-    from placewright.result import Result
     from placewright.timeline import Timeline
     from placewright.workload import Workload
     from placewright.workload_plan import WorkloadPlan
@@ -37,6 +38,7 @@ __all__ = [
     "from_data",
     "load",
     "plan_for",
+    "read_plan",
     "save",
     "to_data",
     "to_json",
@@ -107,6 +109,23 @@ def load(path: FilePath, kind: str | None = None) -> Any:
         raise _with_path(path, FileError("is nested too deeply to be read")) from None
     except PlacewrightError as error:
         raise _with_path(path, error) from error
+
+
+def read_plan(source: Plan | Result | FilePath) -> Plan:
+    """A plan: itself, that of a result, or that in a file of either.
+
+    Raises:
+        ConfigError: It is none of these.
+        FileError: The file cannot be read.
+    """
+    if isinstance(source, Plan | Result):
+        return plan_of(source)
+    if not isinstance(source, str | os.PathLike):
+        raise ConfigError(
+            f"the plan is of type {type(source).__name__!r}: expected a plan, a result, or the "
+            "path of a file that holds one"
+        )
+    return load(source, "plan")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placewright.errors import GraphError, nearest, printable
+from placewright.errors import ConfigError, GraphError, nearest, printable
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
 
 DTYPE_BITS: Mapping[str, int] = {
@@ -32,6 +32,16 @@ BOX_FLOPS = 12  # per pair of boxes: corners of the intersection, three areas, t
 OPTIMIZER_FLOPS = {"sgd": 2, "momentum": 4, "adam": 12}  # per parameter
 
 logger = logging.getLogger("placewright")
+
+
+def check_optimizer(name: str) -> None:
+    """Refuse an optimizer whose update has no cost.
+
+    Raises:
+        ConfigError: It is unknown.
+    """
+    if name not in OPTIMIZER_FLOPS:
+        raise ConfigError(f"optimizer {name!r} is unknown: {nearest(name, OPTIMIZER_FLOPS)}")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 
 from placewright.errors import ExecutionError
 from placewright.graph import STATE
+from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cpu_worker import CpuWorker, DeviceJob, Message, StepDone, WeightStreamer
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import retain_freed_memory
@@ -18,6 +19,7 @@ from placewright.runtime.micro_batches import op_runners, weight_updates
 from placewright.runtime.openmp import release_openmp_team
 from placewright.runtime.program.sources import input_tensors, model_tensors
 from placewright.runtime.real_devices import cpu_affinity, plan_devices, spare_cores
+from placewright.runtime.step_states import StateMemory, StepStates
 from placewright.runtime.weight_storage import place_weights
 
 if TYPE_CHECKING:
@@ -87,7 +89,8 @@ class Executor:
         self.seed, self._cuda_graphs, self._record, self._on_op = seed, cuda_graphs, record, on_op
         self._done_queue: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
         self._done_by_step: dict[int, list[StepDone]] = {}
-        self._in_flight: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._state_memory = StateMemory(self.instructions.placement, self.real_devices)
+        self._in_flight: dict[int, StepStates] = {}
         self._results: dict[int, list[torch.Tensor]] = {}
         self._next_step = 0
         self._failure: str | None = None
@@ -208,7 +211,9 @@ class Executor:
         self.resident = [{} for _ in self.real_devices]
         self.issuer, self.jobs, self._staging_buffers, self.kept_tensors = None, {}, {}, {}
         self.workers, self.streamers = {}, []  # which refer to the staging buffers, too
-        self._in_flight.clear()  # no one ends these steps any more
+        for states in self._in_flight.values():  # no one ends these steps any more
+            states.restore()
+        self._in_flight.clear()
 
     def __enter__(self) -> Executor:
         return self
@@ -360,67 +365,32 @@ class Executor:
         if self.issuer is not None:
             self.issuer.join_caller(tensors.values())
         with torch.no_grad():
-            self._write_back(tensors, self._in_flight.pop(number))
+            for state, new in self.instructions.write_backs:  # not written in place
+                self._resident_tensor(state).copy_(tensors[new])
+            self._in_flight.pop(number).write_back()
             return [self._output(tensors, output) for output in self.program.outputs]
 
     def _step_inputs(
         self, tensors: Mapping[int, torch.Tensor]
-    ) -> tuple[list[dict[Tensor, torch.Tensor]], dict[int, tuple[torch.Tensor, torch.Tensor]]]:
-        """Each device's inputs, and the states among them: as passed, and on their device."""
+    ) -> tuple[list[dict[Tensor, torch.Tensor]], StepStates]:
+        """Each device's inputs, and the states among them."""
+        ops, placement = self.program.graph.ops, self.instructions.placement
         inputs: list[dict[Tensor, torch.Tensor]] = [{} for _ in self.real_devices]
         states = {}
         for position, tensor in tensors.items():
-            device = self.instructions.placement[position]
-            local = tensor.detach().to(self.real_devices[device].torch_name)
-            if self.program.graph.ops[position].kind == STATE:
-                if local.is_inference() and not self.real_devices[device].is_gpu:
-                    with torch.inference_mode(False):  # or a worker could not write to it
-                        local = local.clone()
-                captured_state = self.resident[device].get((position, 0))
-                if (
-                    captured_state is not None
-                    and self._has_graphs
-                    and captured_state.shape == local.shape
-                ):
-                    # Graphs change states at the addresses they were captured with.
-                    if captured_state.data_ptr() != local.data_ptr():
-                        captured_state.copy_(local)
-                    local = captured_state
-                states[position] = (tensor, local)
-                self.resident[device][position, 0] = local
+            if ops[position].kind == STATE:
+                states[position] = tensor
             else:
-                inputs[device][position, 0] = local
-        return inputs, states
-
-    def _write_back(
-        self,
-        tensors: Mapping[Tensor, torch.Tensor],
-        states: Mapping[int, tuple[torch.Tensor, torch.Tensor]],
-    ) -> None:
-        """Write states that were not written in place, and copy changed states to the caller's."""
-        for state, new in self.instructions.write_backs:
-            self._resident_tensor(state).copy_(tensors[new])
-        for original, local in states.values():
-            if local.data_ptr() != original.data_ptr():
-                original.copy_(local)
+                device = placement[position]
+                torch_name = self.real_devices[device].torch_name
+                inputs[device][position, 0] = tensor.detach().to(torch_name)
+        return inputs, self._state_memory.begin_step(states, self.resident, self._has_graphs)
 
     def _output(self, tensors: Mapping[Tensor, torch.Tensor], output: Any) -> torch.Tensor:
         value: torch.Tensor = tensors[output.tensor]
         for view in output.views:
             value = view(value)
         return value.clone() if output.copied else value
-
-
-def weak_callback(method: Callable[..., None]) -> Callable[..., None]:
-    """Calls a method while its object lives: a waiting thread does not keep it alive."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*args: Any) -> None:
-        bound_method = reference()
-        if bound_method is not None:
-            bound_method(*args)
-
-    return call
 
 
 def _stop_threads(inboxes: Sequence[queue.SimpleQueue[Message]]) -> None:

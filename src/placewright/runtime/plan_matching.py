@@ -7,6 +7,7 @@ for one shape only. The weights are the same for all shapes, so they identify th
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,8 @@ from placewright.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from placewright.graph import Graph
 
@@ -29,7 +32,12 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
     """
     row_of = {name: index for index, name in enumerate(plan.ops)}
     if all(op.name in row_of for op in graph.ops) and len(row_of) == len(graph):
-        return plan
+        # A model that was cast to a wider dtype has larger weights than the plan knows.
+        devices = [int(plan.placement[row_of[op.name]]) for op in graph.ops]
+        staging = _staging_sizes(plan, graph, devices)
+        if staging is None or plan.staging is None or np.array_equal(staging, plan.staging):
+            return plan
+        return replace(plan, staging=staging)
     _check_weights(plan, graph, row_of)
     modules = _module_votes(plan)
     placement: list[int] = []
@@ -60,18 +68,37 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
                 op.kind == VIEW and graph.ops[source].kind == WEIGHT
             ):
                 placement[position] = placement[source]
-    has_priority = plan.priority is not None and all(op.name in row_of for op in graph.ops)
-    rows = [row_of[op.name] for op in graph.ops] if has_priority else []
     return Plan(
         tuple(op.name for op in graph.ops),
         plan.device_names,
         np.array(placement, dtype=np.int32),
-        plan.priority[rows] if has_priority and plan.priority is not None else None,
+        _priorities(plan, graph, row_of),
         None,
         _staging_sizes(plan, graph, placement),
         graph.fingerprint,
         plan.cluster,
     )
+
+
+def _priorities(plan: Plan, graph: Graph, row_of: Mapping[str, int]) -> NDArray[np.float64] | None:
+    """The plan's priorities; an op that the plan lacks follows its inputs.
+
+    The two graphs of a training loop have most ops of a plan for the whole step, but inputs of
+    their own. Of a plan that has less than half of the ops, the order says nothing.
+    """
+    computed = [op for op in graph.ops if op.kind not in (WEIGHT, INPUT, STATE, VIEW)]
+    count = sum(op.name in row_of for op in computed)
+    if plan.priority is None or 2 * count < len(computed):
+        return None
+    lowest = float(plan.priority.min())
+    priorities: list[float] = []
+    for op in graph.ops:
+        if op.name in row_of:
+            priorities.append(float(plan.priority[row_of[op.name]]))
+        else:
+            sources = [priorities[source] for source, _ in op.inputs]
+            priorities.append(max(sources, default=lowest))
+    return np.array(priorities)
 
 
 def _check_weights(plan: Plan, graph: Graph, row_of: Mapping[str, int]) -> None:

@@ -51,6 +51,7 @@ class OddUse:
         must_refuse: Whether it must.
         optimizer: The optimizer of a training plan; None for a plan of calls.
         tolerance: 0 for equality to the bit.
+        streaming_tolerance: Where the fake GPU's last bits grow into more than that of others.
         gpu: Whether the use makes sense where the devices are real GPUs.
         slow: Whether it takes more than a second.
         isolated: Whether it is judged in a process of its own, which it may end.
@@ -66,6 +67,7 @@ class OddUse:
     must_refuse: bool = False
     optimizer: str | None = None
     tolerance: float = 0
+    streaming_tolerance: float = STREAMING_TOLERANCE
     gpu: bool = True
     slow: bool = False
     isolated: bool = False
@@ -230,8 +232,11 @@ def watchdog(seconds: float = WATCHDOG) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def observe(case: OddUse, kind: str | None) -> tuple[Any, set[str]]:
-    """What a use shows, of the model itself (no kind) or under a plan; and its warnings."""
+def observe(case: OddUse, kind: str | None) -> tuple[Any, dict[str, str]]:
+    """What a use shows, of the model itself (no kind) or under a plan; and its warnings.
+
+    The warnings are by their kind: the text of the last one.
+    """
     plan = None
     if kind is not None:
         seed_all()
@@ -270,7 +275,7 @@ def observe(case: OddUse, kind: str | None) -> tuple[Any, set[str]]:
         finally:
             with contextlib.suppress(Exception):
                 model.placed.remove()
-    return made, {warning.category.__name__ for warning in found}
+    return made, {warning.category.__name__: str(warning.message) for warning in found}
 
 
 @contextlib.contextmanager
@@ -340,10 +345,13 @@ def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
     elif case.must_refuse:
         return [f"the use is not refused: expected an error with {case.refusal!r}"]
     assert not (isinstance(own, Raised) and case.refusal is None), f"the model itself fails: {own}"
-    least = {"gpu": GPU_TOLERANCE, "streaming": STREAMING_TOLERANCE}.get(kind, 0)
+    least = {"gpu": GPU_TOLERANCE, "streaming": case.streaming_tolerance}.get(kind, 0)
     tolerance = max(least, case.tolerance)
     found = differences(own, placed, tolerance)
-    new_warnings = placed_warnings - own_warnings - {case.warns, "ResourceWarning"}
-    if not found and new_warnings:
-        found = [f"warns where the model does not: {sorted(new_warnings)}"]
+    new_warnings = set(placed_warnings) - set(own_warnings) - {case.warns, "ResourceWarning"}
+    if not found:
+        found = [
+            f"warns where the model does not: {category}: {placed_warnings[category][:200]}"
+            for category in sorted(new_warnings)
+        ]
     return found

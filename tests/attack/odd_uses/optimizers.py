@@ -244,7 +244,9 @@ def tied_weights_with_adam(model):
     return train(model, optimizer, 4, words), states_of(optimizer)
 
 
-@odd_use(conv, example=images)
+# The norm takes the bias of the convolution away: its gradient is 1e-9 instead of zero, by which
+# Adam moves it by a whole learning rate of 0.01 in either direction, in each of 3 steps.
+@odd_use(conv, example=images, streaming_tolerance=0.03)
 def convolution_and_batch_norm_train(model):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     made = train(model, optimizer, 3, lambda _: images()[0])

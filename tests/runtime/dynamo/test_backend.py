@@ -72,6 +72,7 @@ def test_a_plan_may_be_a_file(tmp_path):
         (None, ConfigError, "needs a plan"),
         ({"plan": "plan", "plam": 3}, ConfigError, "option 'plam' .* is unknown: .*plan"),
         ({"plan": "no_such_plan.json"}, FileError, "no_such_plan.json"),
+        ({"plan": 3}, ConfigError, "the plan is of type 'int': expected a plan, a result, or"),
     ],
 )
 def test_wrong_options_are_clear_errors(options, error, words):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import pytest
 from models import nn, place, torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from placewright.runtime.dynamo.call_checks import full_guards, named_refusals
+from placewright.runtime.dynamo.steps import CallNotServed
 from placewright.runtime.program.optimizer_step import OptimizerRule
 
 X = torch.tensor([[1.0, -2.0]])
@@ -130,3 +133,57 @@ def test_guards_of_hooks_are_as_before_after_a_call():
         model(X)
         model(torch.ones(1, 3))  # fails
     assert config.skip_nnmodule_hook_guards == previous
+
+
+def guard_settings():
+    config = torch._dynamo.config
+    return config.skip_nnmodule_hook_guards, config.recompile_limit
+
+
+def test_guards_are_full_inside_a_call_of_any_thread_and_as_before_after_all():
+    """Two calls that overlap: the first one ends while the second still compiles."""
+    before, inside = guard_settings(), []
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+
+    def first():
+        with full_guards(64):
+            first_is_in.set()
+            second_is_in.wait()
+        first_is_out.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    first_is_in.wait()
+    with full_guards(64):
+        second_is_in.set()
+        first_is_out.wait()
+        inside.append(guard_settings())
+    thread.join()
+    assert [skips for skips, _ in inside] == [False]
+    assert guard_settings() == before
+
+
+def test_a_failed_assertion_of_the_models_own_is_raised_as_it_is():
+    with pytest.raises(AssertionError, match="mine"), named_refusals():
+        raise AssertionError("mine")
+
+
+@pytest.mark.parametrize("kind", ["trace", "assertion"])
+def test_a_call_that_pytorch_refuses_is_not_served(kind):
+    if kind == "trace":
+        error = RuntimeError(
+            "Detected that you are using FX to symbolically trace a dynamo-optimized function."
+        )
+    else:
+        error = AssertionError()
+        error.real_stack = []
+    words = r"PyTorch traces a model|cannot trace it"
+    with pytest.raises(CallNotServed, match=words), named_refusals():
+        raise error
+
+
+def test_a_call_runs_eagerly_while_pytorch_traces(monkeypatch):
+    model, x = place(nn.Linear(2, 2).eval(), X), X + 1
+    monkeypatch.setattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True)
+    assert torch.equal(model(x), model.placed.forward(x))
+    assert list(model.placed.eager_calls) == ["PyTorch traces a model at this moment"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from models import nn, place, torch, twin
 
-from placewright.errors import ConfigError, GraphError
+from placewright.errors import ConfigError, ExecutionError, GraphError
 from placewright.runtime.program.optimizer_step import OptimizerRule
 
 ADAM = OptimizerRule("adam", 0.01)
@@ -54,6 +54,53 @@ def test_hooks_on_gradients_run_and_the_optimizers_states_are_shared():
         "a training step: weight '0.weight' has a hook on its gradient": 2
     }
     assert len(model.placed.train._backend.graphs) == 1
+
+
+def test_a_layer_that_no_plan_places_is_trained_too():
+    model, layer = small(), nn.Linear(2, 2)
+    reference = Reference(nn.Sequential(*model, layer))
+    place(model, X, training=True, rule=ADAM).append(layer)
+    for _ in range(2):
+        assert torch.allclose(model.placed.train_step(X), reference.step(X), atol=1e-5)
+        reference.check(model)
+    (reason,) = model.placed.eager_calls
+    assert "the plan does not place weight '3.weight'" in reason
+    with pytest.raises(ExecutionError, match=r"does not place weight '3\.weight'"):
+        model.placed.train_micro_batches([(X,), (X,)])
+
+
+def test_hooks_of_the_model_itself_run():
+    model = small()
+    reference = Reference(model)
+    place(model, X, training=True, rule=ADAM)
+    for each in (model, reference.model):
+        each.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+        each.register_forward_hook(lambda module, args, output: output * 2)
+    for _ in range(2):
+        assert torch.allclose(model.placed.train_step(X), reference.step(X), atol=1e-5)
+        reference.check(model)
+    with pytest.raises(ExecutionError, match="the model itself has hooks"):
+        model.placed.train_micro_batches([(X,), (X,)])
+
+
+def test_steps_and_pipelines_follow_a_forward_that_is_replaced(monkeypatch):
+    class Scaled(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    model = Scaled(*small())
+    reference = Reference(model)
+    place(model, X, training=True, rule=ADAM)
+    for factor in (2, 3):
+        if factor == 3:
+            monkeypatch.setattr(
+                Scaled, "forward", lambda self, x: 3 * nn.Sequential.forward(self, x)
+            )
+        assert torch.allclose(model.placed.train_step(X), reference.step(X), atol=1e-5)
+        reference.check(model)
+        with torch.no_grad():
+            (made,) = model.placed.pipeline([(X,)])
+            assert torch.allclose(made, reference.model(X), atol=1e-5)
 
 
 def test_a_hook_after_a_gradient_is_accumulated_runs_too():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from models import nn, place, torch, twin
+from models import alternating_plan, nn, place, torch, twin
+
+from placewright.runtime.dynamo.backend import placewright
+from placewright.runtime.dynamo.undefined_gradients import undefined_outputs
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
@@ -93,3 +96,125 @@ def test_gradients_of_arguments_are_left_out_too():
     model(x, y)[0].sum().backward()
     assert x.grad is not None
     assert y.grad is None
+
+
+class Offsets(nn.Module):
+    """Its gradients are those of its outputs: no executor runs a backward graph that has no ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.randn(3, 4)) for _ in range(2))
+
+    def forward(self, x):
+        return x + self.one, x + self.other
+
+
+def test_a_backward_graph_that_no_executor_runs_leaves_them_out_too():
+    model = Offsets()
+    reference = twin(model)
+    place(model, X)
+    for trained in (0, 1, 0):
+        for each in (model, reference):
+            each.zero_grad()
+            each(X)[trained].square().sum().backward()
+        assert model.placed.graphs[1].reason == "there is nothing to compute"
+        for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+            assert (mine.grad is None) == (theirs.grad is None)
+            assert mine.grad is None or torch.equal(mine.grad, theirs.grad)
+
+
+def test_what_is_noted_does_not_outlive_a_backward_graph_that_no_executor_runs():
+    class Asks(torch.autograd.Function):
+        """Asks in its backward pass, which comes after the model's."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            found.append(undefined_outputs())
+            return gradient
+
+    model, found = place(Offsets(), X), []
+    model(Asks.apply(X.clone().requires_grad_()))[1].sum().backward()
+    assert found == [frozenset()]
+
+
+def test_a_backward_pass_that_fails_leaves_nothing_noted_for_the_next():
+    model = place(Heads(tuple), X)
+    first = outputs_of(model)[0].sum()
+    first.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        first.backward()
+
+    class Reads(torch.autograd.Function):
+        """Asks in its backward pass, without a hook of its own."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            found.append(undefined_outputs())
+            return gradient
+
+    found = []
+    Reads.apply(X.clone().requires_grad_()).sum().backward()
+    assert found == [frozenset()]
+
+
+def test_batched_gradients_are_left_out_too():
+    model = Heads(tuple)
+    reference = twin(model)
+    place(model, X)
+    made = []
+    for each in (model, reference):
+        one, _ = outputs_of(each)
+        made.append(
+            torch.autograd.grad(
+                one,
+                list(each.parameters()),
+                torch.eye(6).reshape(6, 3, 2),
+                is_grads_batched=True,
+                allow_unused=True,
+            )
+        )
+    for mine, theirs in zip(*made, strict=True):
+        assert (mine is None) == (theirs is None)
+        assert mine is None or torch.allclose(mine, theirs)
+
+
+def test_every_graph_of_a_call_that_breaks_leaves_them_out():
+    class Breaks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Heads(tuple), Heads(tuple)
+
+        def forward(self, x):
+            one, other = self.first(x)
+            torch._dynamo.graph_break()
+            last, _ = self.second(torch.cat((one, one), 1))
+            return last, other
+
+    model = Breaks()
+    reference = twin(model)
+    place(model, X)
+    for each in (model, reference):
+        each(X)[0].sum().backward()
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        assert mine.grad is None or torch.equal(mine.grad, theirs.grad)
+    assert len(model.placed.graphs) == 4
+
+
+def test_the_backend_alone_leaves_them_out_too():
+    model = Heads()
+    reference = twin(model)
+    options = {"plan": alternating_plan(model, X), "model": model}
+    compiled = torch.compile(model, backend=placewright, options=options)
+    compiled(X)["one"].sum().backward()
+    reference(X)["one"].sum().backward()
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)

@@ -111,6 +111,20 @@ def output_nodes(graph: torch.fx.Graph) -> list[tuple[Any, Any]]:
     return list(zip(values, descriptors, strict=True))
 
 
+def changed_inputs(graph: torch.fx.Graph) -> set[Node]:
+    """The inputs whose memory a graph writes to."""
+    changed: set[Node] = set()
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for index, argument in enumerate(() if schema is None else schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = node.kwargs.get(argument.name)
+                value = node.args[index] if index < len(node.args) else value
+                values = value if isinstance(value, list | tuple) else [value]
+                changed |= {item for item in values if isinstance(item, Node)}
+    return {node for node in changed if node.op == "placeholder"}
+
+
 def name_ops(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
     """Name the ops of a joint graph as a plan of a training step names them.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import ConfigError, GraphError, MissingDependency, nearest
-from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.errors import ConfigError, GraphError, MissingDependency
+from placewright.frontends.op_costs import check_optimizer
 from placewright.logs import log_duration
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ def from_torch(
     if optimizer is not None and not training:
         raise ConfigError(f"optimizer is {optimizer!r}, but training is false: give training=True")
     optimizer = optimizer or "sgd"
-    if optimizer not in OPTIMIZER_FLOPS:
-        raise ConfigError(
-            f"optimizer {optimizer!r} is unknown: {nearest(optimizer, OPTIMIZER_FLOPS)}"
-        )
+    check_optimizer(optimizer)
     try:
         import torch
     except ImportError:

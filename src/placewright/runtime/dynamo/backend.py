@@ -20,13 +20,14 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from placewright import files
-from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
+from placewright.errors import ConfigError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
-from placewright.plan import Plan
-from placewright.result import Result
-from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph
+from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
+from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.partition import partition_joint_graph
+from placewright.runtime.dynamo.steps import NotInFlight
+from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
 from placewright.runtime.program.host_products import check_host_kernels
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
+    from placewright.plan import Plan
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
@@ -119,7 +121,13 @@ class PlanBackend:
             logger.debug("a graph runs eagerly under the plan: %s", error)
             self.failures[str(error).partition("\n")[0]] += 1
             return self._eager_function(module)
-        return compiled
+
+        def run(*args: Any) -> Any:
+            outputs = compiled(*args)
+            note_undefined_gradients(outputs)
+            return outputs
+
+        return run
 
     def name_inputs(self, module: torch.fx.GraphModule) -> list[GraphInput]:
         """The inputs of a graph of TorchDynamo's, named as in the plan."""
@@ -135,7 +143,7 @@ class PlanBackend:
             with self.lock:
                 self.count_run()
                 if self.is_resolving:
-                    raise ExecutionError("PyTorch cannot compile the graph of this call")
+                    raise NotInFlight("PyTorch cannot compile the graph of this call")
             with self.eager_scope():
                 return module(*args)
 
@@ -336,10 +344,5 @@ def placewright(
             'backend "placewright" needs a plan: torch.compile(model, backend="placewright", '
             'options={"plan": plan})'
         )
-    plan = settings.pop("plan")
-    if not isinstance(plan, Plan | Result):
-        plan = files.load(plan, "plan")
-    bare_plan = plan.plan if isinstance(plan, Result) else plan
-    if not isinstance(bare_plan, Plan):
-        raise GraphError(f"options has a plan of type {type(plan).__name__!r}")
-    return PlanBackend(bare_plan, **settings)(module, example_inputs)
+    plan = files.read_plan(settings.pop("plan"))
+    return PlanBackend(plan, **settings)(module, example_inputs)

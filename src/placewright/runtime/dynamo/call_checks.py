@@ -7,7 +7,9 @@ modules, transforms that are active around the call, or the sign of a zero.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,9 +25,9 @@ from torch.utils import _pytree as pytree
 
 from placewright.frontends.pytorch.aot_graph import all_attention_kernels
 from placewright.runtime.dynamo.graph_inputs import WRAPPER_ARGS, WRAPPER_KWARGS
+from placewright.runtime.dynamo.steps import CallNotServed
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 
@@ -39,19 +41,87 @@ COMPILE_ERRORS = (
 )
 """What TorchDynamo raises where it cannot compile a call as one graph."""
 
+IS_TORCH_2_11 = "recompile_limit" not in inspect.signature(torch.compile).parameters
+"""Whether PyTorch is 2.11, whose guards see less."""
+
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @contextlib.contextmanager
-def guarded_hooks() -> Iterator[None]:
-    """Let TorchDynamo guard the hooks of modules, which it does not by default."""
-    config: Any = torch._dynamo.config
-    previous = config.skip_nnmodule_hook_guards
-    config.skip_nnmodule_hook_guards = False
+def full_guards(max_graphs: int) -> Iterator[None]:
+    """Let TorchDynamo guard all that a model's graphs depend on.
+
+    By default it does not guard hooks of modules. PyTorch 2.11 does not look at weights whose
+    module has the same dictionaries as before, and so misses one that was frozen or transposed;
+    and it has no limit of recompilations for one function (`max_graphs`), but for all.
+    """
+    settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
+    if IS_TORCH_2_11:
+        settings |= {
+            "guard_nn_modules_using_dict_tags": False,
+            "use_recursive_dict_tags_for_guards": False,
+            "skip_tensor_guards_with_matching_dict_tags": False,
+            "recompile_limit": max_graphs,
+        }
+    previous = _guard_settings.enter(settings)
     try:
         yield
     finally:
-        config.skip_nnmodule_hook_guards = previous
+        _guard_settings.exit(previous)
+
+
+class _GuardSettings:
+    """TorchDynamo's settings: each thread has its own, but in PyTorch 2.11 all share them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0  # that are inside
+        self._previous: dict[str, Any] = {}  # before the first of them came
+
+    def enter(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        config: Any = torch._dynamo.config
+        with self._lock:
+            previous = {name: getattr(config, name) for name in settings}
+            if not self._threads:
+                self._previous = previous
+            self._threads += 1
+            for name, value in settings.items():
+                setattr(config, name, value)
+        return previous
+
+    def exit(self, previous: Mapping[str, Any]) -> None:
+        config: Any = torch._dynamo.config
+        with self._lock:
+            self._threads -= 1
+            if IS_TORCH_2_11:
+                previous = {} if self._threads else self._previous
+            for name, value in previous.items():
+                setattr(config, name, value)
+
+
+_guard_settings = _GuardSettings()
+
+
+@contextlib.contextmanager
+def named_refusals() -> Iterator[None]:
+    """Name the errors with which PyTorch refuses a call that it has not begun.
+
+    While it traces a model, in version 2.11 in any thread, it refuses compiled calls. TorchDynamo
+    lets failures of its own assertions pass; they have the stack of the model's code.
+
+    Raises:
+        CallNotServed: It refuses the call.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "symbolically trace a dynamo-optimized function" not in str(error):
+            raise
+        raise CallNotServed("PyTorch traces a model at this moment") from error
+    except AssertionError as error:
+        if not hasattr(error, "real_stack"):
+            raise
+        raise CallNotServed("TorchDynamo cannot trace it: it fails") from error
 
 
 @contextlib.contextmanager
@@ -171,7 +241,9 @@ def compile_error_text(error: BaseException) -> str:
     """The first line of an error of TorchDynamo's."""
     if isinstance(error, FailOnRecompileLimitHit):
         return "it has been compiled too often: the recompile limit is reached"
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    inner = getattr(error, "inner_exception", None)  # what a backend raised
+    text = str(error if inner is None else inner)
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
@@ -190,5 +262,8 @@ def call_shape(args: Any, kwargs: Mapping[str, Any]) -> Hashable:
 
 def first_tensor(args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """The first tensor among the arguments of a call."""
+    first = next(iter((*args, *kwargs.values())), None)
+    if isinstance(first, torch.Tensor):  # as it most often is: nothing need be flattened
+        return first
     leaves = pytree.tree_leaves((args, dict(kwargs)))
     return next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)

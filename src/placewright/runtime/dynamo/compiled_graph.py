@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,15 +12,16 @@ import torch
 from placewright.errors import ExecutionError, GraphError, PlanError
 from placewright.frontends.pytorch.aot_graph import (
     capture_aot_graph,
-    gradient_input,
+    changed_inputs,
     is_saved,
     output_nodes,
 )
 from placewright.frontends.pytorch.graph import TorchGraphBuilder
-from placewright.frontends.pytorch.shapes import Node
-from placewright.frontends.pytorch.writes import changed_states
 from placewright.graph import Graph
-from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
+from placewright.runtime.dynamo.call_checks import IS_TORCH_2_11
+from placewright.runtime.dynamo.double_backward import refuse_double_backward
+from placewright.runtime.dynamo.graph_outputs import GraphCall, GraphOutputs
+from placewright.runtime.dynamo.steps import CallNotServed, CallResolved, NotInFlight, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
 from placewright.runtime.plan_matching import match_plan
 from placewright.runtime.program.dropout import replace_cpu_kernels
@@ -29,33 +30,25 @@ from placewright.runtime.program.runners import module_attribute
 from placewright.runtime.program.scalars import Scalars, is_scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.runtime.dynamo.backend import PlanBackend
+    from placewright.runtime.dynamo.graph_outputs import JointGraph
     from placewright.runtime.executor import Executor
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
-    GetOutput = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
-    """An output of the graph, from the executor's outputs and the arguments of the call."""
 
-
-class ArgumentsOverlap(Exception):
-    """Arguments of a call share memory that it changes, so that its graph does not serve it."""
-
-
-@dataclass
-class JointGraph:
-    """What a forward graph and its backward graph share.
-
-    Args:
-        input_devices: The device of each input of the compiled function, by index. A forward graph
-            writes it in every call; its backward graph returns each gradient on that device.
-        outputs: The descriptors of what the forward graph returns to the caller, in order.
-    """
-
-    input_devices: dict[int, torch.device] = field(default_factory=dict)
-    outputs: Sequence[Any] = ()
+@contextlib.contextmanager
+def models_own_errors() -> Iterator[None]:
+    """Raise what an op raised where the executor says that it failed, as the model itself does."""
+    try:
+        yield
+    except ExecutionError as error:
+        if error.__cause__ is None:
+            raise
+        error.__cause__.add_note(str(error))
+        raise error.__cause__ from None
 
 
 class CompiledGraph:
@@ -88,44 +81,53 @@ class CompiledGraph:
                 self.program = build_graph_program(module, inputs)
             self.plan = match_plan(backend.plan, self.program.graph)
         except (GraphError, PlanError) as error:
+            if self.is_step:  # the graph alone would train nothing
+                raise
             self.program, self.reason = None, str(error)
             replace_cpu_kernels(module)
-        self._changed_indices: list[int] = []
-        self._saved_states: list[int] = []
         self.executor: Executor | None = None
         self._process = 0
         self._addresses: list[int] = []
-        self._snapshots: dict[int, torch.Tensor] = {}
-        self._get_outputs = self._output_getters()
-        if not any(node.name.startswith("tangents") for node in self.placeholders):
-            joint.outputs = [
-                descriptor
-                for _, descriptor in output_nodes(module.graph)
-                if not is_saved(descriptor)
-            ]
-        self._gradient_sources = GradientSources(module.graph, joint.outputs)
+        self._find_changes()
+        self._find_outputs()
         if self.program is not None:
             self._constants = _constants(self.program)
-            changed = changed_states(self.program.capture)
-            self._changed_indices = [
-                index
-                for index, name in enumerate(self.program.capture.argument_names)
-                if name in changed
-            ]
-            saved_nodes = {
-                node for node, descriptor in output_nodes(module.graph) if is_saved(descriptor)
-            }
-            self._saved_states = [
-                index
-                for index in self._changed_indices
-                if index < len(self.placeholders) and self.placeholders[index] in saved_nodes
-            ]
             index_of = {name: at for at, name in enumerate(self.program.capture.argument_names)}
             self._weight_names = {
                 position: (source.names, index_of[source.names[0]])
                 for position, source in self.program.sources.items()
                 if source.role != "input" and position not in self._constants
             }
+
+    def _find_changes(self) -> None:
+        """Find the arguments that the graph changes, and those of them that it saves."""
+        changed = changed_inputs(self.module.graph)
+        saved = {node for node, kind in output_nodes(self.module.graph) if is_saved(kind)}
+        self._changed_indices = [
+            index for index, node in enumerate(self.placeholders) if node in changed
+        ]
+        self._saved_states = [
+            index
+            for index in self._changed_indices
+            if self.placeholders[index] in saved and not self.is_step
+        ]
+
+    def _find_outputs(self) -> None:
+        """Find what the graph returns, and which outputs its gradients depend on."""
+        graph, joint = self.module.graph, self.joint
+        if not any(node.name.startswith("tangents") for node in self.placeholders):
+            joint.outputs = [kind for _, kind in output_nodes(graph) if not is_saved(kind)]
+        self._gradient_sources = GradientSources(graph, joint.outputs)
+        backend = self.backend
+        scalars = None if self.program is None else self.program.scalars
+
+        def new_outputs(computed: bool) -> GraphOutputs:
+            return GraphOutputs(
+                graph, joint, lambda: backend.output_device, scalars, self.is_step, computed
+            )
+
+        self._program_outputs = new_outputs(computed=True)
+        self._module_outputs = new_outputs(computed=False)
 
     @property
     def is_symbolic(self) -> bool:
@@ -139,28 +141,50 @@ class CompiledGraph:
                 self.joint.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = (
                     value.device
                 )
-        backend = self.backend
         if self._changed_indices:
             self._check_overlap(args)
+        if not self._gradient_sources.has_tangents:
+            return self._run(args)
+        undefined = undefined_outputs()
+        gradients = self._gradient_sources.without_undefined(self._run(args), undefined)
+        is_differentiated = IS_TORCH_2_11 and torch.is_grad_enabled()
+        return refuse_double_backward(gradients) if is_differentiated else gradients
+
+    def _run(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs: by the executor, or as PyTorch runs the graph."""
+        backend = self.backend
         if _is_batched(args):  # by vmap, which does not reach into other threads
-            with torch.no_grad():
-                return list(self.module(*args))
+            return self._run_module(args)
         with backend.lock:
             backend.count_run()
             if backend.delivery is not None:
                 return self._deliver(args)
-            if backend.is_resolving and self.reason:
-                raise ExecutionError(f"a graph of this call runs eagerly: {self.reason}")
             if backend.is_resolving:
-                raise CallResolved(ResolvedCall(self, list(args)))
+                if self.reason:
+                    raise NotInFlight(f"a graph of this call runs eagerly: {self.reason}")
+                raise CallResolved(ResolvedCall(self, list(args), self._saved(args)))
             if self.program is not None:
-                outputs = self._outputs(self._run(args), args)
-                if self._gradient_sources.has_tangents:
-                    return self._gradient_sources.without_undefined(outputs, undefined_outputs())
-                return outputs
-        with backend.eager_scope(), torch.no_grad():
-            outputs = list(self.module(*args))
-        return [get(outputs, args) for get in self._output_getters(computed=False)]
+                saved = self._saved(args)
+                return self._program_outputs.of(GraphCall(args, saved, self._run_step(args)))
+        return self._run_module(args)
+
+    def _run_module(self, args: Sequence[Any]) -> list[Any]:
+        saved = self._saved(args)
+        with self.backend.eager_scope(), torch.no_grad():
+            values = list(self.module(*args))
+        return self._module_outputs.of(GraphCall(args, saved, values))
+
+    def _saved(self, args: Sequence[Any]) -> Sequence[Any]:
+        """The arguments as the backward graph shall see them.
+
+        What is saved of a state is its value before the call.
+        """
+        if not self._saved_states:
+            return args
+        saved = list(args)
+        for index in self._saved_states:
+            saved[index] = args[index].clone()
+        return saved
 
     def _check_overlap(self, args: Sequence[Any]) -> None:
         """Refuse a call that changes memory which another argument reads, too.
@@ -174,21 +198,14 @@ class CompiledGraph:
         for index in self._changed_indices:
             address = args[index].untyped_storage().data_ptr()
             if address and storages[address] > 1:
-                raise ArgumentsOverlap("an argument shares memory with one that the call changes")
+                raise CallNotServed("an argument shares memory with one that the call changes")
 
-    def _run(self, args: Sequence[Any]) -> list[torch.Tensor]:
+    def _run_step(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """Run a step; an op that fails raises what it would raise in the model itself."""
-        # What is saved of a state is its value before the call, which the backward pass reads.
-        self._snapshots = {index: args[index].clone() for index in self._saved_states}
         number = self.submit(args)
         assert self.executor is not None
-        try:
+        with models_own_errors():
             return self.executor.outputs_or_close(number)
-        except ExecutionError as error:
-            if error.__cause__ is None:
-                raise
-            error.__cause__.add_note(str(error))
-            raise error.__cause__ from None
 
     def submit(self, args: Sequence[Any]) -> int:
         """Begin a step; the executor knows it by the returned number."""
@@ -201,17 +218,15 @@ class CompiledGraph:
         leaves = self.program.input_leaves
         return executor.submit_tensors({position: args[leaf] for position, leaf in leaves.items()})
 
-    def _outputs(self, values: Sequence[torch.Tensor], args: Sequence[Any]) -> list[Any]:
-        return [get(values, args) for get in self._get_outputs]
-
     def _deliver(self, args: Sequence[Any]) -> list[Any]:
         assert self.backend.delivery is not None
         (call, values), self.backend.delivery = self.backend.delivery, None
+        saved = call.saved
         if call.graph is not self:  # another graph serves the call by now
-            values = self._run(args)
+            saved, values = self._saved(args), self._run_step(args)
         if self.program is not None and self.program.scalars is not None:
             self.program.scalars.bind(args)
-        return self._outputs(values, args)
+        return self._program_outputs.of(GraphCall(args, saved, values))
 
     # -- the executor --------------------------------------------------------------------------
 
@@ -244,82 +259,6 @@ class CompiledGraph:
             self.executor.close()
         self.executor = None
 
-    # -- outputs -------------------------------------------------------------------------------
-
-    def _output_getters(self, computed: bool = True) -> list[GetOutput]:
-        """How to get each output.
-
-        Args:
-            computed: Whether values are those that the program computes; else they are all outputs.
-        """
-        index_of = {node: index for index, node in enumerate(self.placeholders)}
-        getters: list[GetOutput] = []
-        count = 0
-        for position, (node, descriptor) in enumerate(output_nodes(self.module.graph)):
-            is_node = isinstance(node, Node)
-            if is_node and node in index_of:
-                getters.append(self._argument_getter(index_of[node], is_saved(descriptor)))
-            elif is_node and self.is_step and is_saved(descriptor):
-                is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
-                getters.append(_empty_tensor if is_tensor else _zero)
-            elif is_node and isinstance(node.meta.get("val"), torch.Tensor):
-                at = count if computed else position
-                getters.append(self._tensor_getter(at, node, descriptor))
-                count += 1
-            elif is_node and is_scalar(node):
-                getters.append(self._scalar_getter(node, position, computed))
-            else:
-                getters.append(_constant_getter(node))
-        return getters
-
-    def _argument_getter(self, index: int, saved: bool) -> GetOutput:
-        """An argument that is passed on; one that is saved keeps its data if they are replaced."""
-        if not saved or is_scalar(self.placeholders[index]):
-            return lambda values, args: args[index]
-
-        def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
-            value: torch.Tensor = self._snapshots.get(index, args[index])
-            return value.detach()
-
-        return get
-
-    def _tensor_getter(self, at: int, node: Node, descriptor: Any) -> GetOutput:
-        """An output on the device that the caller expects.
-
-        A gradient goes to its input's device, a tensor that the model returns to that of the call,
-        and one that is saved for the backward graph stays where it is.
-        """
-        gradient_of, saved = gradient_input(descriptor), is_saved(descriptor)
-        device = None if saved else node.meta["val"].device
-
-        def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
-            value = values[at]
-            target = device
-            if gradient_of is not None:
-                target = self.joint.input_devices.get(gradient_of, device)
-            elif device is not None:
-                target = self.backend.output_device or device
-            if target is not None and value.device != target:
-                value = value.to(target)
-            if torch.is_inference_mode_enabled() and not value.is_inference():
-                shape, strides, offset = value.shape, value.stride(), value.storage_offset()
-                empty = torch.empty(0, dtype=value.dtype, device=value.device)
-                return empty.set_(value.untyped_storage(), offset, shape, strides)
-            return value
-
-        return get
-
-    def _scalar_getter(self, node: Node, position: int, computed: bool) -> GetOutput:
-        if not computed:
-            return lambda values, args: values[position]
-
-        def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
-            assert self.program is not None
-            assert self.program.scalars is not None
-            return self.program.scalars.values[node]
-
-        return get
-
 
 def _constants(program: Program) -> dict[int, torch.Tensor]:
     """The tensors that a graph holds itself, by position."""
@@ -336,18 +275,6 @@ def _is_batched(args: Sequence[Any]) -> bool:
         isinstance(value, torch.Tensor) and functorch.is_legacy_batchedtensor(value)
         for value in args
     )
-
-
-def _constant_getter(value: Any) -> GetOutput:
-    return lambda values, args: value
-
-
-def _empty_tensor(values: object, args: object) -> torch.Tensor:
-    return torch.empty(0)
-
-
-def _zero(values: object, args: object) -> int:
-    return 0
 
 
 def build_graph_program(

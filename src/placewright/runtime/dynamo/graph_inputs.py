@@ -46,9 +46,7 @@ def name_inputs(
     for node in module.graph.nodes:
         if node.op != "placeholder":
             continue
-        argument = node.meta.get("grapharg")
-        expression = _expression(argument)
-        tensor = _real_tensor(argument)
+        expression, tensor = _expression(node.meta.get("grapharg")), real_tensor(node)
         candidates = names.get(id(tensor), ()) if tensor is not None else ()
         for candidate in candidates:
             _add_root(roots, expression, candidate)
@@ -71,8 +69,9 @@ def _expression(argument: Any) -> str:
     return _TABLES.sub(r".\1", str(name() if callable(name) else name))
 
 
-def _real_tensor(argument: Any) -> torch.Tensor | None:
-    example = getattr(argument, "example", None)
+def real_tensor(placeholder: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor that an input of a graph of TorchDynamo's stands for."""
+    example = getattr(placeholder.meta.get("grapharg"), "example", None)
     return example if isinstance(example, torch.Tensor) else None
 
 

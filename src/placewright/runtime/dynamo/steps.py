@@ -14,12 +14,25 @@ if TYPE_CHECKING:
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 
 
+class CallNotServed(Exception):
+    """A compiled function does not serve a call at this moment; nothing of it has run."""
+
+
+class NotInFlight(ExecutionError):
+    """A call that cannot be in flight with others; nothing of it has run."""
+
+
 @dataclass(frozen=True)
 class ResolvedCall:
-    """The graph that guards have chosen for a call, and the graph's flat arguments."""
+    """The graph that guards have chosen for a call, and the graph's flat arguments.
+
+    Args:
+        saved: The arguments as the backward graph shall see them.
+    """
 
     graph: CompiledGraph
     args: Sequence[Any]
+    saved: Sequence[Any]
 
 
 class CallResolved(BaseException):
@@ -37,7 +50,8 @@ def resolve_call(backend: PlanBackend, run: Callable[[], Any]) -> ResolvedCall:
         run: Calls the compiled function.
 
     Raises:
-        ExecutionError: The call has no graph that an executor runs.
+        NotInFlight: The call has no graph that an executor runs.
+        ExecutionError: It has no graph at all.
     """
     with backend.lock, backend.resolving():
         try:

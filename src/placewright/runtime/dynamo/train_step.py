@@ -14,18 +14,17 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
 
-from placewright.errors import ConfigError, ExecutionError, GraphError, PlanError, nearest
-from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.errors import ConfigError, ExecutionError, GraphError, PlanError
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import COMPILE_ERRORS, call_shape, compile_error_text
 from placewright.runtime.dynamo.compiled_graph import (
-    ArgumentsOverlap,
     CompiledGraph,
-    JointGraph,
     build_graph_program,
 )
-from placewright.runtime.dynamo.steps import resolve_call
+from placewright.runtime.dynamo.graph_inputs import real_tensor
+from placewright.runtime.dynamo.graph_outputs import JointGraph
+from placewright.runtime.dynamo.steps import CallNotServed, resolve_call
 from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
 from placewright.runtime.program.runners import InputRead
@@ -33,8 +32,9 @@ from placewright.runtime.program.runners import InputRead
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+    from placewright.plan import Plan
+    from placewright.runtime.dynamo.model_calls import ModelCalls
     from placewright.runtime.executor import Executor
-    from placewright.runtime.placed_model import PlacedModel
     from placewright.runtime.program.optimizer_step import OptimizerState
     from placewright.runtime.program.program import Program
 
@@ -46,8 +46,10 @@ class TrainStep:
         optimizer: `sgd`, `momentum`, `adam` or a rule; None: `sgd`.
     """
 
-    def __init__(self, placed: PlacedModel, optimizer: str | OptimizerRule | None) -> None:
-        self.placed, self.optimizer = placed, optimizer
+    def __init__(
+        self, plan: Plan, calls: ModelCalls, optimizer: str | OptimizerRule | None
+    ) -> None:
+        self.plan, self.calls, self.optimizer = plan, calls, optimizer
         self._backend: TrainBackend | None = None
         self._compiled: Callable[..., Any] | None = None
         self._not_one_program: dict[Hashable, str] = {}  # steps that are no program, and why
@@ -62,20 +64,20 @@ class TrainStep:
     def step(self, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
         """Run a step; its loss."""
         backend, compiled = self._ready()
-        reason = self.placed.reason_to_run_eagerly(args, kwargs) or self._gradient_hooks()
+        reason = self.calls.reason_to_run_eagerly(args, kwargs) or self._hooks()
         if not reason and self._not_one_program:
             reason = self._not_one_program.get(call_shape(args, kwargs), "")
         if not reason:
             try:
                 with torch.enable_grad():
-                    loss: torch.Tensor = self.placed.run_compiled(compiled, args, kwargs)
+                    loss: torch.Tensor = self.calls.run_compiled(compiled, args, kwargs)
                 return loss.detach()
-            except ArgumentsOverlap as error:
+            except CallNotServed as error:
                 reason = str(error)
             except COMPILE_ERRORS as error:
                 reason = compile_error_text(error)
                 self._not_one_program[call_shape(args, kwargs)] = reason
-        self.placed.eager_calls[f"a training step: {reason}"] += 1
+        self.calls.eager_calls[f"a training step: {reason}"] += 1
         return self._run_loop(backend, args, kwargs)
 
     def micro_batches(
@@ -86,12 +88,12 @@ class TrainStep:
         if not calls:
             raise ConfigError("a step of no micro-batches: expected one or more")
         backend, compiled = self._ready()
-        reason = self._gradient_hooks()
+        reason = self._hooks()
         if reason:
             raise ExecutionError(f"micro-batches cannot be in flight together: {reason}")
         with backend.lock, torch.enable_grad():
             resolved = [
-                resolve_call(backend, partial(self.placed.run_whole, compiled, args))
+                resolve_call(backend, partial(self.calls.run_whole, compiled, args))
                 for args in calls
             ]
             graph = resolved[0].graph
@@ -106,27 +108,31 @@ class TrainStep:
             )
 
     def _ready(self) -> tuple[TrainBackend, Callable[..., Any]]:
-        if not any(name.endswith(".update") for name in self.placed.plan.ops):
+        self.calls.follow_code()
+        if not any(name.endswith(".update") for name in self.plan.ops):
             raise PlanError("the plan is not for a training step: plan with --training")
         if self._backend is None:
             self._backend = TrainBackend(
-                _rule(self.optimizer), self.placed.model, self.placed.backend
+                OptimizerRule.of(self.optimizer), self.calls.model, self.calls.backend
             )
         if self._compiled is None:
-            self._compiled = self.placed.compile(self._loss_function(), self._backend)
+            self._compiled = self.calls.compile(self._loss_function(), self._backend)
         return self._backend, self._compiled
 
     def _loss_function(self) -> Callable[..., torch.Tensor]:
-        model_forward = self.placed.forward
+        model_forward = self.calls.forward
 
         def loss(*call_args: Any, **call_kwargs: Any) -> torch.Tensor:
             return loss_of(model_forward(*call_args, **call_kwargs))
 
         return loss
 
-    def _gradient_hooks(self) -> str:
-        """Why gradients must be made one by one; empty: they need not be."""
-        for name, weight in self.placed.model.named_parameters():
+    def _hooks(self) -> str:
+        """Why a step cannot be one program; empty: it can, as far as hooks go."""
+        reason = self.calls.reason_of_hooks()
+        if reason:
+            return reason
+        for name, weight in self.calls.model.named_parameters():
             if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
                 return f"weight {name!r} has a hook on its gradient"
         return ""
@@ -135,7 +141,7 @@ class TrainStep:
         self, backend: TrainBackend, args: Any, kwargs: Mapping[str, Any]
     ) -> torch.Tensor:
         """Forward, backward and updates, as an ordinary loop runs them."""
-        model = self.placed.model
+        model = self.calls.model
         weights = {
             name: weight for name, weight in model.named_parameters() if weight.requires_grad
         }
@@ -144,7 +150,7 @@ class TrainStep:
             for weight in weights.values():
                 weight.grad = None
             with torch.enable_grad():
-                loss = loss_of(model.forward(*args, **kwargs))
+                loss = loss_of(model(*args, **kwargs))
             if not loss.requires_grad:
                 raise GraphError(
                     "the step has no backward ops: no parameter that requires a gradient reaches "
@@ -185,6 +191,7 @@ class TrainBackend(PlanBackend):
     def __call__(
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
+        self._check_weights(module)
         inputs = self.name_inputs(module)
         programs: list[Program] = []
 
@@ -208,6 +215,21 @@ class TrainBackend(PlanBackend):
                 keep_inference_input_mutations=True,
             )(module, example_inputs)
         return compiled
+
+    def _check_weights(self, module: torch.fx.GraphModule) -> None:
+        """Refuse a step that trains a weight which the plan does not place: it has no update.
+
+        Raises:
+            GraphError: There is such a weight.
+        """
+        names: dict[int, list[str]] = {}
+        for name, tensor in self.named_tensors():
+            if tensor.requires_grad:
+                names.setdefault(id(tensor), []).append(name)
+        for node in module.graph.find_nodes(op="placeholder"):
+            weight_names = names.get(id(real_tensor(node)), ())
+            if weight_names and not any(name in self.known_names for name in weight_names):
+                raise GraphError(f"the plan does not place weight {weight_names[0]!r}")
 
     def new_executor(self, *args: Any) -> Executor:
         executor = super().new_executor(*args)
@@ -243,12 +265,3 @@ def _first_float(value: Any) -> torch.Tensor | None:
         if loss is not None:
             return loss
     return None
-
-
-def _rule(optimizer: str | OptimizerRule | None) -> OptimizerRule:
-    rule = optimizer if isinstance(optimizer, OptimizerRule) else OptimizerRule(optimizer or "sgd")
-    if rule.name not in OPTIMIZER_FLOPS:
-        raise ConfigError(
-            f"optimizer {rule.name!r} is unknown: {nearest(rule.name, OPTIMIZER_FLOPS)}"
-        )
-    return rule

@@ -12,34 +12,38 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from placewright.frontends.pytorch.aot_graph import output_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from placewright.frontends.pytorch.shapes import Node
 
 _NODE = "CompiledFunctionBackward"
+_HOOKED = "placewright"  # marks nodes that have the hook
+_NOTHING: tuple[int, frozenset[int]] = (-1, frozenset())
 _noted = threading.local()
 
 
-def note_undefined_gradients(outputs: Any) -> None:
-    """Let the backward pass of a compiled call know which of its outputs have no gradient."""
-    for leaf in pytree.tree_leaves(outputs):
-        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
-            node = _compiled_node(leaf.grad_fn)
-            if node is not None:
+def note_undefined_gradients(outputs: Iterable[Any]) -> None:
+    """Let the backward pass of a compiled graph know which of its outputs have no gradient."""
+    for output in outputs:
+        if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+            node = _compiled_node(output.grad_fn)
+            if node is not None and _HOOKED not in node.metadata:
+                node.metadata[_HOOKED] = True
                 node.register_prehook(_note)
-                return
 
 
 def undefined_outputs() -> frozenset[int]:
-    """The outputs of the compiled call in whose backward pass this thread is; then it forgets."""
-    undefined: frozenset[int] = getattr(_noted, "outputs", frozenset())
-    _noted.outputs = frozenset()
-    return undefined
+    """The outputs of the compiled graph in whose backward pass this thread is; then it forgets.
+
+    What was noted in a backward pass that failed does not count in another one.
+    """
+    backward_pass, undefined = getattr(_noted, "outputs", _NOTHING)
+    _noted.outputs = _NOTHING
+    return undefined if backward_pass == _current_backward_pass() else frozenset()
 
 
 class GradientSources:
@@ -86,4 +90,10 @@ def _compiled_node(node: Any, depth: int = 3) -> Any:
 
 
 def _note(gradients: Sequence[torch.Tensor | None]) -> None:
-    _noted.outputs = frozenset(at for at, gradient in enumerate(gradients) if gradient is None)
+    undefined = frozenset(at for at, gradient in enumerate(gradients) if gradient is None)
+    _noted.outputs = _current_backward_pass(), undefined
+
+
+def _current_backward_pass() -> int:
+    number: int = torch._C._current_graph_task_id()
+    return number

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from placewright.frontends.op_costs import check_optimizer
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,6 +29,17 @@ class OptimizerRule:
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+
+    @classmethod
+    def of(cls, optimizer: str | OptimizerRule | None) -> OptimizerRule:
+        """The rule of an optimizer's name, `sgd` for None, or the rule itself.
+
+        Raises:
+            ConfigError: It is unknown.
+        """
+        rule = optimizer if isinstance(optimizer, OptimizerRule) else cls(optimizer or "sgd")
+        check_optimizer(rule.name)
+        return rule
 
 
 @dataclass

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
-from placewright.errors import ConfigError, GraphError, nearest
-from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.errors import ConfigError, GraphError
 from placewright.frontends.pytorch.capture import (
     Capture,
     capture_model,
@@ -296,11 +295,7 @@ def build_program(
     """
     if optimizer is not None and not training:
         raise ConfigError(f"optimizer is {optimizer!r}, but training is false: give training=True")
-    rule = optimizer if isinstance(optimizer, OptimizerRule) else OptimizerRule(optimizer or "sgd")
-    if rule.name not in OPTIMIZER_FLOPS:
-        raise ConfigError(
-            f"optimizer {rule.name!r} is unknown: {nearest(rule.name, OPTIMIZER_FLOPS)}"
-        )
+    rule = OptimizerRule.of(optimizer)
     if not isinstance(model, torch.nn.Module):
         raise GraphError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
