@@ -80,7 +80,8 @@ class ModelSpec:
             raise FileError(
                 f"{self.text}: there is no such file; if it names a model of the Hugging Face hub, "
                 "download it and name its folder, hf:FOLDER, which needs no more than its "
-                "config.json; or build it in a Python file that returns (model, args): model.py:build"
+                "config.json; or build it in a Python file that returns (model, args): "
+                "model.py:build"
             )
         raise FileError(f"{self.text}: there is no such file")
 
