@@ -39,7 +39,7 @@ def test_the_cluster_has_a_card(open_tab, small):
         for row in tab.page.locator("#device-table tbody tr").all()
     ]
     device = small.content.problem.cluster.devices[0]
-    assert rows[0][:5] == ["gpu0", "V100", format_bytes(device.memory), "4 GiB", "3 GiB"]
+    assert rows[0][:5] == ["gpu0", "V100", format_bytes(device.memory), "4 GiB", "4 GiB"]
     assert rows[0][5] == f"{device.rates['float32'] / 1e12:.4g} T"
     assert [row[0] for row in rows] == ["gpu0", "cpu"]
     link = small.content.problem.cluster.links["gpu0", "cpu"]
