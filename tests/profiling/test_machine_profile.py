@@ -216,7 +216,8 @@ def test_what_is_replayed_needs_no_host_to_start_its_ops(chain):
 
 def test_handing_a_tensor_over_takes_a_moment():
     names = "cpu0", "cpu1"
-    devices = tuple(Device(name, "cpu", memory=2**30) for name in names)
+    figures = {"rates": {"float32": 1e11}, "memory_bandwidth": 1e10}
+    devices = tuple(Device(name, "cpu", memory=2**30, **figures) for name in names)
     links = {(one, other): Link(1e9) for one in names for other in names if one != other}
     took = measure_handoff(Cluster("two", devices, links), *names)
     assert 1e-7 < took < 0.1

@@ -124,7 +124,7 @@ def test_a_fused_op_needs_room_for_all_the_weights_its_members_stream():
     problem = Problem(Graph("two", ops), Cluster.parse("2xP100"))
     device, fusion = [1, 1, 0, 0], [-1, -1, 2, 2]
     assert judge(problem, device, staging=[7, -1]).overflow[0] == 0
-    with pytest.raises(PlanError, match=r"op 'a' streams 12 bytes .* staging buffer has 7 bytes"):
+    with pytest.raises(PlanError, match=r"op 'a' streams 12 B .* staging buffer has 7 B"):
         judge(problem, device, staging=[7, -1], fusion=fusion)
     assert judge(problem, device, staging=[12, -1], fusion=fusion).overflow[0] == 0
 

@@ -178,7 +178,7 @@ def test_a_room_too_small_for_one_op_is_malformed():
     given = problem(streamed_chain(2, 5), [0, 1] * 2)
     with pytest.raises(
         PlanError,
-        match="op 'b0' streams 5 bytes of weights to 'd0', whose staging buffer has 4 bytes",
+        match="op 'b0' streams 5 B of weights to 'd0', whose staging buffer has 4 B",
     ):
         run(given, [1, 0, 1, 0], staging={"d0": 4})
 

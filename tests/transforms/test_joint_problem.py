@@ -12,7 +12,7 @@ from placewright.solvers.workloads.call_plans import CallPlans, evaluate_call, r
 from placewright.transforms import join_calls
 
 
-def prefill_and_decode(limit: str = "1.6GiB", blocks: int = 2) -> Workload:
+def prefill_and_decode(limit: str = "0.6GiB", blocks: int = 2) -> Workload:
     cluster = Cluster.parse("V100+cpu")
     calls = []
     for name, text, count in (("prefill", "tokens=64", 1), ("decode", "context=64", 16)):
@@ -62,7 +62,7 @@ def test_a_joint_plan_parts_into_plans_that_agree_on_weights_and_back(seed: int)
 
 def test_streaming_may_begin_in_the_call_before_and_nothing_else_may():
     """So the joint step is a little shorter than the sum, by no more than the buffers hold."""
-    workload = prefill_and_decode("1.4GiB")
+    workload = prefill_and_decode("0.4GiB")
     joint = join_calls(workload)
     result = solve(joint.problem, Streamed())
     assert result.plan.staging is not None

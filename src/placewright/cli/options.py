@@ -176,6 +176,7 @@ WorkloadCalls = Annotated[
         metavar="CALLS",
         help="(hf:, timm:, model.py) The calls to plan together: generate:prompt=512,new=128 "
         "(prompt=128+512: two lengths), call:batch=8.",
+        rich_help_panel=panels.PROBLEM,
     ),
 ]
 Dims = Annotated[

@@ -37,7 +37,7 @@ from placewright.workload_plan import own_plan
 
 def generate(
     cluster: str = "V100+cpu",
-    limit: str = "1.7GiB",
+    limit: str = "0.7GiB",
     blocks: int = 4,
     prompts: tuple[int, ...] = (256,),
     new_tokens: int = 64,
@@ -234,7 +234,7 @@ def test_calls_that_compete_for_memory_have_a_higher_bound_than_each_alone():
     renamed = [replace(op, name=f"encoder.{op.name}") for op in encoder.ops]
     graphs = replace(encoder, ops=tuple(renamed)), decoder
     calls = [
-        Call(str(at), Problem(graph, cluster, limits={"gpu0": "1.9GiB"}), count)
+        Call(str(at), Problem(graph, cluster, limits={"gpu0": "0.9GiB"}), count)
         for at, (graph, count) in enumerate(zip(graphs, (1, 16), strict=True))
     ]
     workload = Workload(calls)
@@ -262,7 +262,7 @@ def test_no_plan_of_a_tiny_workload_beats_the_shared_memory_bound(seed: int):
 def test_where_times_were_measured_the_host_must_gain_enough():
     """Measured here: the plan may be slower by simulation, and is no slower with a slow host."""
     calls = []
-    for call in generate(blocks=2, limit="1.3GiB").calls:
+    for call in generate(blocks=2, limit="0.3GiB").calls:
         problem = call.problem
         table = Table(
             tuple(problem.graph.position),
