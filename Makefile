@@ -1,7 +1,9 @@
 # make demo   sets everything up, places a network, compares methods and writes out/report.html
 # make test   sets everything up and runs every check that CI runs
+# make docs   builds the documentation's site into out/site
+# make wheels   builds an sdist and a manylinux wheel for this Python into out/wheels
 # make sanitize   runs the compiled modules' tests under the address, undefined and thread sanitizers
-# Both need only python3 (3.11 or newer, with venv), a C++20 compiler and make.
+# They need only python3 (3.11 or newer, with venv), a C++20 compiler and make.
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*.?pp cpp/*/*.?pp)
 
-.PHONY: demo test sanitize sanitize-address sanitize-thread format bench attack clean
+.PHONY: demo test docs wheels sanitize sanitize-address sanitize-thread format bench attack clean
 
 # A model of 5.5 GiB on a GPU that may use 4 GiB of its memory.
 DEMO := transformer:tokens=512 --on V100+cpu --limit gpu0=4GiB
@@ -26,6 +28,16 @@ test: $(VENV)/test.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(WORKLOADS),--workloads $(WORKLOADS))
+
+docs: $(VENV)/test.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# One wheel serves Python 3.12 and later; 3.11 has its own. The tag says which C library it needs.
+wheels: $(VENV)/test.stamp
+	rm -rf out/wheels out/linux-wheels
+	$(BIN)/python -m build --outdir out/linux-wheels .
+	PATH="$(BIN):$$PATH" $(BIN)/python -m auditwheel repair -w out/wheels out/linux-wheels/*.whl
+	mv out/linux-wheels/*.tar.gz out/wheels
 
 # Each build has a package of its own, which -S and PYTHONPATH put before the editable one. Python
 # itself is not built with a sanitizer, so the runtime is preloaded; its own leaks are none of ours,

@@ -21,7 +21,11 @@ SOURCES = sorted((ROOT / "src").rglob("*.py")) + sorted((ROOT / "cpp").rglob("*.
 PACKAGE = ROOT / "src" / "placewright"
 TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 BROWSER = sorted((ROOT / "src" / "placewright" / "reporting" / "browser").glob("*"))
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 CODE = {  # a document is read from top to bottom, so its blocks share names
     str(path.relative_to(ROOT)): "\n".join(
         re.findall(r"```python\n(.*?)```", path.read_text(), re.S)

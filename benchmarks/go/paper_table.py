@@ -14,8 +14,8 @@ Section `tasks`: placement, schedule and fusion alone, in pairs and together, ag
 single device that fits (else repaired METIS), first-ready, fused as a compiler would; the paper
 prints 33-60 %.
 `--policies` holds `go-a.json` and `go-b.json` as `benchmarks.train.train_go` writes them, by
-default those that ship. The paper's figures were measured on real machines; they are printed for
-reference only.
+default those of `benchmarks/go/weights`. The paper's figures were measured on real machines; they
+are printed for reference only.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from benchmarks.common import (
     make_parser,
     name_list,
 )
+from benchmarks.go.folds import FOLD_WEIGHTS
 from benchmarks.go.runs import ABLATIONS, FIRST, LEARNED, SOLVERS, TASKS, Run, run_all
-from placewright.policies.shipped import WEIGHTS_FOLDER
 
 if TYPE_CHECKING:
     import argparse
@@ -274,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     option("--sections", type=name_list, default=["table", "curves"], help="sections to run")
     option("--rows", type=name_list, default=[*known], help="rows of the table")
     option("--methods", type=name_list, default="", help="run these methods alone")
-    option("--policies", type=Path, default=WEIGHTS_FOLDER, help="folder of both folds' policies")
+    option("--policies", type=Path, default=FOLD_WEIGHTS, help="folder of both folds' policies")
     option("--plans", type=int, default=4000, help="plans that a learned method samples")
     option("--samples", type=int, default=16, help="episodes per update")
     option("--hidden", type=int, default=64, help="size of GO's hidden states")

@@ -41,6 +41,7 @@ from benchmarks.common import (
     read_rows,
     run_jobs,
 )
+from benchmarks.go.folds import fold_policy
 from benchmarks.proposers.problems import held_out, named_problem
 from benchmarks.proposers.proposer_controls import (
     NullProposer,
@@ -50,7 +51,6 @@ from benchmarks.proposers.proposer_controls import (
 from benchmarks.train import train_go
 from placewright import files
 from placewright.policies.proposers import LinearProposer
-from placewright.policies.shipped import FOLDS, WEIGHTS_FOLDER
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
 from placewright.solvers.move_scorer import (
     Scout,
@@ -108,7 +108,7 @@ def arms(name: str, arm: str) -> tuple[Proposer, ...]:
 @cache
 def go_arms(fold: str) -> dict[str, tuple[Proposer, ...]]:
     """GO of a fold; its proposals shuffled over the ops; and the same network untrained."""
-    trained = GoProposer.read(WEIGHTS_FOLDER / f"{FOLDS[fold]}.json")
+    trained = GoProposer.read(fold_policy(fold))
     fresh = GoProposer(trained.policy.config.build(None))
     return {"go": (trained,), "go shuffled": (ShuffledProposer(trained),), "go untrained": (fresh,)}
 

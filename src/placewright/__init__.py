@@ -6,6 +6,7 @@
 `solve` finds a plan, `evaluate` simulates one that exists, `compare` runs every method, `explain`
 says what binds a plan, `profile` measures a model on this machine, `apply` runs a plan, `verify`
 checks that, `export` writes a plan for another runtime, and `report`, `plot` and `diff` show plans.
+`place` puts a model on this machine in one call: it measures, plans, verifies and applies.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from placewright.costs import CostModel as CostModel
     from placewright.costs import Roofline as Roofline
     from placewright.costs import Table as Table
+    from placewright.deployment.call_mix import Calls as Calls
+    from placewright.deployment.call_mix import Generate as Generate
+    from placewright.deployment.call_mix import Train as Train
+    from placewright.deployment.model_placement import place as place
     from placewright.device import Device as Device
     from placewright.device import Link as Link
     from placewright.errors import PlacewrightError as PlacewrightError
@@ -84,6 +89,8 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "cluster": ("Cluster",),
     "costs": ("CostModel", "Roofline", "Table"),
+    "deployment.call_mix": ("Calls", "Generate", "Train"),
+    "deployment.model_placement": ("place",),
     "device": ("Device", "Link"),
     "errors": ("PlacewrightError",),
     "explanations": ("Explanation", "MemoryFit", "explain", "fits"),

@@ -90,7 +90,8 @@ class Graph:
 
     Args:
         outputs: The tensors that live to the end of the step; by default those that nothing reads.
-        samples, tokens: What one step processes, where that is known; for throughput only.
+        samples: What one step processes, where that is known; for throughput only.
+        tokens: The same in tokens.
     """
 
     name: str

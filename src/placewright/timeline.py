@@ -62,7 +62,8 @@ class Timeline:
     """One step of a plan. Times are seconds from the start of the step.
 
     Args:
-        start, end: When each op ran (a fused op with its group); 0 for unscheduled ops.
+        start: When each op began (a fused op with its group); 0 for unscheduled ops.
+        end: When each op ended, likewise.
         peak: Bytes: the memory peak of each device.
         capacity: Bytes that a plan may use on each device.
         period: Seconds between steps when steps are pipelined.

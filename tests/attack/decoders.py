@@ -1,13 +1,16 @@
-"""Decoders of transformers under a plan: `generate` with default arguments, against their own.
+"""Language models of transformers under a plan: `generate` against an untouched copy.
 
-`python -m attack.decoders` in `tests/` prints a table: graphs, graph breaks and calls that ran
-eagerly, for a first and a second call of `generate`.
+`python -m attack.decoders [NAME …]` in `tests/` prints a table: graphs of a first and a second call
+of `generate`, how many of them serve several lengths, and what ran without a plan. Calls are
+captured with their caches in a dry run, as `place` does; ops alternate over two workers.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,43 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-import placewright as pw
-from placewright import Cluster, Plan, Problem
-
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
-OLD_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 96}
-ENDS = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
+from attack.decoder_configs import DECODERS
 
-DECODERS: dict[str, dict[str, Any]] = {
-    "Llama": SIZES,
-    "Mistral": SIZES,
-    "Qwen2": SIZES,
-    "Qwen3": {**SIZES, "head_dim": 8},
-    "Gemma2": {**SIZES, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},
-    "Phi": SIZES,
-    "Olmo2": SIZES,
-    "GPTNeoX": SIZES,
-    "GPT2": {**OLD_SIZES, **ENDS},
-    "OPT": {**SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32},
-    "Bloom": {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4, **ENDS},
-    "Falcon": {**SIZES, "new_decoder_architecture": False},
-}
-"""Decoders of transformers, each with its tiny configuration."""
+from placewright import Cluster, Generate, PlacewrightError, Plan, Problem
+from placewright.deployment.captures import begin_capture, capture_calls
+from placewright.runtime.planned_calls import PlannedCall, with_all_weights
 
-_CLASSES = {"GPT2": "GPT2LMHeadModel"}
+CLUSTER = "2xcpu"
 
 
 @dataclass(frozen=True)
@@ -59,75 +34,103 @@ class Generation:
     """What came of two calls of `generate`.
 
     Args:
-        graphs: How many graphs the first call compiled, and both.
+        calls: The calls that were captured, with their caches.
+        graphs: How many graphs the first call had, and both.
         symbolic: How many of them serve several lengths.
         eager_graphs: How many of them no executor runs.
         eager_calls: How many calls of the model ran eagerly.
         is_equal: Whether all tokens are the model's own.
+        reason: Why calls could not be captured, or ran eagerly.
     """
 
     name: str
+    calls: tuple[str, ...]
     graphs: tuple[int, int]
     symbolic: int
     eager_graphs: int
     eager_calls: int
     is_equal: bool
+    reason: str
 
 
-def build_decoder(name: str) -> torch.nn.Module:
-    """A tiny decoder with random weights."""
+def build_decoder(name: str, **sizes: Any) -> Any:
+    """A tiny language model with random weights."""
     import transformers
 
-    config = getattr(transformers, f"{name}Config")(**DECODERS[name])
+    model_class = getattr(transformers, name)
     torch.manual_seed(0)
-    model_class = getattr(transformers, _CLASSES.get(name, f"{name}ForCausalLM"))
-    model: torch.nn.Module = model_class(config).eval()
-    return model
+    return model_class(model_class.config_class(**{**DECODERS[name], **sizes})).eval()
 
 
-def alternating_plan(model: torch.nn.Module, tokens: torch.Tensor) -> Plan:
-    """A plan that lets ops alternate over two workers."""
-    graph = pw.from_torch(model, kwargs={"input_ids": tokens, "use_cache": False})
-    problem = Problem(graph, Cluster.parse("2xcpu"))
-    return Plan.of(problem, problem.legalize(np.arange(len(graph)) % 2))
+def place_alternating(model: Any, mix: Generate) -> tuple[Any, tuple[str, ...]]:
+    """Capture the calls of a model, and let their ops alternate over two workers."""
+    cluster = Cluster.parse(CLUSTER)
+    placed = begin_capture(model, cluster)
+    calls = capture_calls(placed, mix)
+    plans = []
+    for call in calls:
+        problem = Problem(call.program.graph, cluster)
+        placement = problem.legalize(np.arange(len(problem.graph)) % 2)
+        plans.append(PlannedCall(Plan.of(problem, placement), call.flops))
+    weights = {
+        name: planned.plan.device_names[device]
+        for planned in plans
+        for name, device in zip(planned.plan.ops, planned.plan.placement, strict=True)
+        if name in dict(placed.backend.named_tensors())
+    }
+    planned_calls = [
+        PlannedCall(with_all_weights(planned.plan, weights), planned.flops) for planned in plans
+    ]
+    placed.use_plan(planned_calls[-1].plan, planned_calls)
+    return placed, tuple(call.name for call in calls)
 
 
-def generate(name: str, new_tokens: int = 12) -> Generation:
-    """Generate tokens twice, from prompts of two lengths, with default arguments."""
+def generate(name: str, new_tokens: int = 12, **arguments: Any) -> Generation:
+    """Generate tokens twice, from two prompts, against an untouched copy of the model."""
     model = build_decoder(name)
     own = copy.deepcopy(model)
-    prompts = [torch.randint(2, 96, (1, length)) for length in (7, 7)]
-    placed: Any = pw.apply(alternating_plan(model, prompts[0]), model)
+    mix = Generate(prompt=7, new_tokens=new_tokens, arguments=arguments)
+    calls: tuple[str, ...] = ()
+    reason = ""
+    try:
+        placed, calls = place_alternating(model, mix)
+    except PlacewrightError as error:
+        reason, placed = str(error), model.placed
     first_graphs, is_equal = 0, True
-    for number, prompt in enumerate(prompts):
-        arguments = {"max_new_tokens": new_tokens, "do_sample": False}
-        tokens = placed.generate(prompt, **arguments)
-        is_equal &= torch.equal(tokens, own.generate(prompt, **arguments))  # type: ignore[operator]
-        if not number:
-            first_graphs = len(placed.placed.graphs)
-    graphs = placed.placed.graphs
+    for length in (7, 11):
+        tokens = mix.run(model, length, new_tokens)
+        is_equal &= torch.equal(tokens, mix.run(own, length, new_tokens))
+        first_graphs = first_graphs or len(placed.graphs)
+    graphs = placed.graphs
+    reasons = [reason, *(graph.reason for graph in graphs), *placed.eager_calls]
     return Generation(
         name,
+        calls,
         (first_graphs, len(graphs)),
         sum(graph.is_symbolic for graph in graphs),
-        sum(bool(graph.reason) for graph in graphs) + placed.placed.backend.failures.total(),
-        sum(placed.placed.eager_calls.values()),
+        sum(bool(graph.reason) for graph in graphs) + placed.backend.failures.total(),
+        sum(placed.eager_calls.values()),
         is_equal,
+        next((text for text in reasons if text), ""),
     )
 
 
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    columns = ("decoder", "graphs, first call", "both", "symbolic", "eager graphs", "eager calls")
-    print(f"| {' | '.join(columns)} | equal tokens |\n{'|---' * 7}|")
-    for name in DECODERS:
+    warnings.simplefilter("ignore")
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    columns = ("model", "captured calls", "graphs", "after another prompt", "symbolic")
+    columns = (*columns, "eager graphs", "eager calls", "equal tokens", "why not")
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+    for name in sys.argv[1:] or DECODERS:
         one = generate(name)
-        print(
-            f"| {name} | {one.graphs[0]} | {one.graphs[1]} | {one.symbolic} | {one.eager_graphs} | "
-            f"{one.eager_calls} | {'yes' if one.is_equal else 'NO'} |",
-            flush=True,
+        cells = (
+            *(one.name, ", ".join(one.calls), one.graphs[0], one.graphs[1], one.symbolic),
+            *(one.eager_graphs, one.eager_calls, "yes" if one.is_equal else "NO", one.reason[:120]),
         )
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        torch._dynamo.reset()
 
 
 if __name__ == "__main__":

@@ -112,6 +112,15 @@ def test_a_cluster_file_is_shown_with_what_it_lacks(run, tmp_path):
     assert "its ops would take no time: add rates" in placed.err
 
 
+@pytest.mark.parametrize(
+    "text", ["MyGPU(24GB,82TF,1008GB/s)+cpu", "2x(MyGPU(1TB/s,24GB,82TF))@25GbE"]
+)
+def test_the_slash_of_a_bandwidth_is_not_that_of_a_path(run, text):
+    assert "MyGPU" in run("clusters", text).out
+    ran = run("clusters", "folder/5GB/s.toml")
+    assert "no such file" in ran.err
+
+
 def test_a_cluster_as_json_is_a_cluster_file(run):
     found = run("clusters", "2x4090+cpu", "--json").data
     assert [device["model"] for device in found["devices"]] == ["RTX4090", "RTX4090", "cpu"]

@@ -157,7 +157,10 @@ def test_the_answer_names_layers_and_throughput(run, model):
         ("model.safetensors", "holds weights without the model's code"),
         ("model.gguf", "export the plan with --to llama.cpp"),
         ("model.keras", "save the model as ONNX"),
-        ("meta-llama/Llama-3-8B", "a model of the Hugging Face hub, build it in a Python file"),
+        (
+            "meta-llama/Llama-3-8B",
+            "a model of the Hugging Face hub, download it and name its folder, hf:FOLDER",
+        ),
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--dims", "batch=8")])

@@ -31,6 +31,8 @@ def test_a_model_behaves_as_before(tmp_path):
         assert torch.equal(made["made"], expected["made"])
     (graph,) = model.placed.graphs
     assert not graph.reason
+    text = "PlacedModel(Branches: 1.094 KiB of weights on cpu; 1 graph compiled)"
+    assert repr(model.placed) == text
     assert list(model.state_dict()) == names
     assert [name for name, _ in model.named_parameters()] == names
     with pytest.raises(PlanError, match="already"):

@@ -46,9 +46,14 @@ def load_model(text: str, cluster: Cluster | None, options: ModelOptions) -> Gra
         PlacewrightError: The name is unknown, or the file is missing or malformed.
     """
     from placewright import files, frontends, zoo
+    from placewright.deployment.named_models import is_library_model
     from placewright.graph import Graph
     from placewright.problem import Problem
 
+    if is_library_model(text):
+        raise ConfigError(
+            f"{text!r} is planned by its calls: use `placewright place` or `simulate`"
+        )
     spec = parse_spec(text)
     spec.check_file()
     check_training(spec, options.training, options.optimizer)

@@ -34,7 +34,8 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A built-in model (`placewright models`); a graph, problem or workload file; "
-        "model.py:build; an ONNX file; a TensorFlow GraphDef or SavedModel.",
+        "model.py:build; hf:FOLDER of transformers; timm:NAME; an ONNX file; a TensorFlow GraphDef "
+        "or SavedModel.",
         show_default=False,
         autocompletion=complete_model,
     ),
@@ -166,6 +167,15 @@ Optimizer = Annotated[
         metavar="NAME",
         help="(with --training) sgd, momentum or adam. [default: sgd]",
         rich_help_panel=panels.PROBLEM,
+    ),
+]
+WorkloadCalls = Annotated[
+    str | None,
+    typer.Option(
+        "--workload",
+        metavar="CALLS",
+        help="(hf:, timm:, model.py) The calls to plan together: generate:prompt=512,new=128 "
+        "(prompt=128+512: two lengths), call:batch=8.",
     ),
 ]
 Dims = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
     from placewright.result import Result
 
 
+_BANDWIDTH = re.compile(r"\d[kmgt]?i?b/s(?=\s*[,)])", re.IGNORECASE)
+
+
 def find_cluster(text: str) -> Cluster:
     """The cluster that a string such as `2xP100+cpu` or a file describes."""
     from placewright import files
     from placewright.cluster import Cluster
     from placewright.frontends.model_spec import names_file
 
-    return files.load(text, "cluster") if names_file(text) else Cluster.parse(text)
+    # The slash of a bandwidth, as in MyGPU(24GB,82TF,1008GB/s), is not that of a path.
+    is_file = os.path.lexists(text) or names_file(_BANDWIDTH.sub("", text))
+    return files.load(text, "cluster") if is_file else Cluster.parse(text)
 
 
 def find_machine(text: str) -> MachineProfile:

@@ -55,6 +55,7 @@ class ProblemOptions:
     training: options.Training = False
     optimizer: options.Optimizer = None
     dims: options.Dims = None
+    workload: options.WorkloadCalls = None
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> ProblemOptions:

@@ -6,6 +6,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from placewright.cli.problem_options import ProblemOptions, parse_sizes
 from placewright.errors import ConfigError, FileError, PlacewrightError, PlanError
 
@@ -15,6 +17,18 @@ if TYPE_CHECKING:
     from placewright.workload_result import WorkloadResult
 
 _USABLE = ("model", "limit")  # options of a problem that a workload takes
+_USABLE_FOR_CALLS = (*_USABLE, "on", "costs", "workload")  # and the calls of a model
+
+
+def names_workload(problem_options: ProblemOptions) -> bool:
+    """Whether options say a workload of several calls: a file of one, or calls of a model."""
+    from placewright.deployment.named_models import is_library_model
+
+    return (
+        problem_options.workload is not None
+        or is_library_model(problem_options.model)
+        or holds_workload(problem_options.model)
+    )
 
 
 def holds_workload(text: str) -> bool:
@@ -43,7 +57,7 @@ def _file_kind(path: Path) -> str:
 
 
 def find_workload(problem_options: ProblemOptions) -> Workload:
-    """The workload in the file that the model's name says, with the limits of the options.
+    """The workload in the file that the model's name says, or of the calls of a model.
 
     Raises:
         PlacewrightError: The file is malformed, or an option is not for workloads.
@@ -51,6 +65,8 @@ def find_workload(problem_options: ProblemOptions) -> Workload:
     from placewright import files
     from placewright.workload import Workload
 
+    if not holds_workload(problem_options.model):
+        return _workload_of_calls(problem_options)
     for option in fields(problem_options):
         if option.name not in _USABLE and getattr(problem_options, option.name):
             raise ConfigError(
@@ -67,6 +83,37 @@ def find_workload(problem_options: ProblemOptions) -> Workload:
         constraints = replace(constraints, limits={**constraints.limits, **limits})
         calls.append(replace(call, problem=replace(call.problem, constraints=constraints)))
     return Workload(tuple(calls))
+
+
+def _workload_of_calls(problem_options: ProblemOptions) -> Workload:
+    """The workload of a model's calls: `hf:PATH`, `timm:NAME` or `model.py:build`."""
+    from placewright.cli.paths import find_cluster, is_this_machine
+    from placewright.deployment.call_mix import parse_mix
+    from placewright.deployment.model_placement import MEASURE_BUDGET
+    from placewright.deployment.named_models import build_named_model
+    from placewright.deployment.workload_problem import MachineCosts, library_workload
+
+    for option in fields(problem_options):
+        if option.name not in _USABLE_FOR_CALLS and getattr(problem_options, option.name):
+            raise ConfigError(
+                f"--{option.name} with calls of a model: expected --on, --limit, --costs here and "
+                "--workload alone"
+            )
+    on, costs = problem_options.on, problem_options.costs
+    if on is None:
+        message = f"{problem_options.model} includes no cluster: name one, e.g. here or A100+cpu"
+        raise typer.BadParameter(message, param_hint="'--on'")
+    if costs is not None and not (is_this_machine(str(costs)) and is_this_machine(on)):
+        raise ConfigError("--costs with calls of a model: expected --on here --costs here")
+    text = problem_options.workload
+    mix = None if text is None else parse_mix(text)
+    named = build_named_model(problem_options.model, mix if isinstance(mix, int) else 1)
+    machine_costs = MachineCosts.of(
+        on if is_this_machine(on) else find_cluster(on), MEASURE_BUDGET, costs is not None
+    )
+    limits = parse_sizes("--limit", problem_options.limit, machine_costs.cluster)
+    calls = named.mix if mix is None or isinstance(mix, int) else mix
+    return library_workload(named.model, calls, machine_costs, limits)
 
 
 def find_workload_plan(workload: Workload, path: Path) -> WorkloadPlan | WorkloadResult:

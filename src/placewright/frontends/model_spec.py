@@ -79,8 +79,9 @@ class ModelSpec:
         if _HUB_NAME.fullmatch(self.text) and not self.text.endswith(_FILE_SUFFIXES):
             raise FileError(
                 f"{self.text}: there is no such file; if it names a model of the Hugging Face hub, "
-                "build it in a Python file (AutoModelForCausalLM.from_config(...) on torch.device("
-                "'meta') needs no weights) and return (model, args): model.py:build"
+                "download it and name its folder, hf:FOLDER, which needs no more than its "
+                "config.json; or build it in a Python file that returns (model, args): "
+                "model.py:build"
             )
         raise FileError(f"{self.text}: there is no such file")
 

@@ -21,9 +21,6 @@ WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 SHIPPED = ("pair", "placeto", "go")
 """All work with any devices; `placeto` is the policy named `placeto-any`."""
 
-FOLDS = {"a": "go-a", "b": "go-b"}
-"""GO trained on each half of the paper's networks, for tests on the other half."""
-
 
 @cache
 def shipped_policy(name: str) -> Policy:

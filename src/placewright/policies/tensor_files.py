@@ -113,10 +113,11 @@ def clear_orphans(paths: Sequence[Path]) -> None:
 
 def _tensors_in(content: bytes, file_name: str) -> dict[str, torch.Tensor]:
     """The tensors of a file's content, which may be made to match its digest and be damaged."""
+    library = _safetensors()
     from safetensors import SafetensorError
 
     try:
-        tensors: dict[str, torch.Tensor] = _safetensors().load(content)
+        tensors: dict[str, torch.Tensor] = library.load(content)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise FileError(f"its tensors {file_name} are no safetensors: {error}") from None
     return tensors

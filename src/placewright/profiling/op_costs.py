@@ -13,7 +13,7 @@ whole step is run as one CUDA graph, and the times of all ops are scaled until t
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -108,6 +108,19 @@ def profile_ops(
     return _OpProfiler(
         program, machine, cluster, devices, budget, refresh, progress, copy_load
     ).run()
+
+
+def prepare_overhead(machine: Machine, cluster: Cluster, devices: Sequence[RealDevice]) -> None:
+    """Measure the runtime's overhead on each device, unless that is known.
+
+    It exports small models, and PyTorch then drops every graph that was compiled before: so it is
+    best done before a model is captured.
+    """
+    cache = TimingCache(machine, {device.model: "" for device in devices if not device.is_gpu})
+    for device in {device.model: device for device in reversed(devices)}.values():
+        with suppress(PlacewrightError, RuntimeError):  # the runtime cannot run there
+            _runtime_overhead(cache, device, cluster, refresh=False)
+    cache.save()
 
 
 class _OpProfiler:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 STEPS, WARMUP_STEPS = 10, 5
 MAX_TRIAL_STEPS = 10  # before those, at most, until the runtime has decided on graphs
+RANDOM_BLOCK = 1 << 20  # random numbers that are drawn for a weight, and repeated
 START_TIMEOUT = 300.0  # seconds that a child may take to load and capture a model
 EXIT_TIMEOUT = 5.0  # seconds that a child may take to exit
 
@@ -293,12 +294,29 @@ def _fill_weights(model: Any) -> Any:
                     continue
                 if tensor not in replacements:
                     data = torch.empty_like(tensor, device="cpu")
-                    data = data.normal_(0, 0.02) if data.is_floating_point() else data.zero_()
+                    data = _fill_random(data) if data.is_floating_point() else data.zero_()
                     if isinstance(tensor, torch.nn.Parameter):
                         data = torch.nn.Parameter(data, tensor.requires_grad)
                     replacements[tensor] = data
                 table[name] = replacements[tensor]
     return model
+
+
+def _fill_random(tensor: Any) -> Any:
+    """Fill a tensor with small random numbers: a block of them, repeated.
+
+    Drawing every number would take minutes for a large model, copying takes as long as memory does.
+    """
+    if tensor.numel() <= RANDOM_BLOCK or not tensor.is_contiguous():
+        return tensor.normal_(0, 0.02)
+    flat = tensor.view(-1)
+    flat[:RANDOM_BLOCK].normal_(0, 0.02)
+    filled = RANDOM_BLOCK
+    while filled < len(flat):
+        size = min(filled, len(flat) - filled)
+        flat[filled : filled + size].copy_(flat[:size])
+        filled += size
+    return tensor
 
 
 def _fill_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:

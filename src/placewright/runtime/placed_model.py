@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -16,23 +18,28 @@ from placewright.runtime.dynamo.model_calls import ModelCalls
 from placewright.runtime.dynamo.pipeline import pipelined_calls
 from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.train_step import TrainStep
+from placewright.runtime.planned_calls import plan_calls
 from placewright.runtime.weight_loading import load_weights
+from placewright.units import format_bytes
+from placewright.workload_plan import WorkloadPlan
+from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
-    from collections import Counter
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
     from placewright.result import Result
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+    from placewright.runtime.planned_calls import PlannedCall
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
+_MISSING: Any = object()
+
 
 def apply(
-    plan: Plan | Result | str | os.PathLike[str],
+    plan: Plan | Result | WorkloadPlan | WorkloadResult | str | os.PathLike[str],
     model: torch.nn.Module,
     weights: str | os.PathLike[str] | None = None,
     device_map: Mapping[str, str] | None = None,
@@ -49,7 +56,8 @@ def apply(
     (a whole training step), `pipeline` (several calls in flight), `remove`.
 
     Args:
-        plan: A plan, a result, or a file that holds one.
+        plan: A plan, a result, or a file that holds one. Of a plan for a workload, each graph takes
+            the part that was made for the call most like it.
         weights: A safetensors file, an index of several or their folder, for a model on `meta`:
             its tensors go straight to their devices.
         device_map: Real devices of some of the plan's devices, by name, such as
@@ -66,10 +74,14 @@ def apply(
         ExecutionError: A device is missing, or has too little memory.
         FileError: A file cannot be read.
     """
-    bare_plan = files.read_plan(plan)
+    if isinstance(plan, WorkloadResult):
+        plan = plan.plan
+    planned = plan_calls(plan if isinstance(plan, WorkloadPlan) else files.read_plan(plan))
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
-    placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs, host_kernels)
+    placed_model = PlacedModel(
+        planned[-1].plan, model, device_map, optimizer, cuda_graphs, host_kernels, planned
+    )
     if weights is not None:
         load_weights(model, weights, placed_model.torch_devices)
     placed_model.move_weights()
@@ -78,27 +90,77 @@ def apply(
 
 
 class PlacedModel:
-    """A model that runs under a plan; `apply` sets it as `model.placed`."""
+    """A model that runs under a plan; `apply` sets it as `model.placed`.
+
+    Args:
+        plan: It places all weights of the model.
+        planned_calls: Plans for several calls, of which each graph takes the nearest; none: all
+            graphs run under `plan`.
+    """
 
     def __init__(
         self,
         plan: Plan,
         model: torch.nn.Module,
         device_map: Mapping[str, str] | None,
-        optimizer: str | OptimizerRule | None,
-        cuda_graphs: bool | None,
+        optimizer: str | OptimizerRule | None = None,
+        cuda_graphs: bool | None = None,
         host_kernels: HostKernels = True,
+        planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.plan, self.model = plan, model
-        self.backend = PlanBackend(plan, model, device_map, cuda_graphs, host_kernels=host_kernels)
-        self.torch_devices = {
-            name: self.backend.real_devices[device].torch_name
-            for name, device in zip(plan.ops, plan.placement.tolist(), strict=True)
-        }
+        self.backend = PlanBackend(
+            plan,
+            model,
+            device_map,
+            cuda_graphs,
+            host_kernels=host_kernels,
+            planned_calls=planned_calls,
+        )
+        self.torch_devices = self._torch_devices()
         self._check()
         self.calls = ModelCalls(model, self.backend)
+        self.part_calls = [ModelCalls(part, self.backend) for part in entry_modules(model)]
+        """The calls of modules of the model that a program calls by themselves."""
+        for calls in self.part_calls:
+            calls.eager_calls = self.calls.eager_calls
+        self._saved_attributes: list[tuple[torch.nn.Module, str, Any]] = []
         self.train = TrainStep(plan, self.calls, optimizer)
         self.calls.on_drop = weak_callback(self.train.recapture)
+
+    def __repr__(self) -> str:
+        weights: Counter[str] = Counter()
+        for _, tensor in self.backend.named_tensors():
+            weights[str(tensor.device)] += tensor.nbytes
+        parts = [f"{format_bytes(size)} of weights on {name}" for name, size in weights.items()]
+        count = len(self.graphs)
+        parts += [f"{count} graph{'s' * (count != 1)} compiled"]
+        parts += [f"{calls} eager calls: {why}" for why, calls in self.eager_calls.items()]
+        return f"PlacedModel({type(self.model).__name__}: {'; '.join(parts)})"
+
+    def _torch_devices(self) -> dict[str, str]:
+        """The PyTorch device of each op and weight, by name."""
+        return {
+            name: self.backend.real_devices[device].torch_name
+            for name, device in zip(self.plan.ops, self.plan.placement.tolist(), strict=True)
+        }
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether one of the plan's devices is a GPU."""
+        return self.calls.has_gpus
+
+    def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
+        """Run under another plan for the same devices; graphs that are compiled stay.
+
+        Args:
+            plan: It places all weights of the model.
+            planned_calls: Plans for several calls, of which each graph takes the nearest.
+        """
+        self.backend.use_plan(plan, planned_calls)
+        self.plan = plan
+        self.torch_devices = self._torch_devices()
+        self.move_weights()
 
     def _check(self) -> None:
         known = set(self.plan.ops)
@@ -135,23 +197,18 @@ class PlacedModel:
     def install(self) -> None:
         """Redirect the model's calls to this object."""
         model: Any = self.model
-        self._saved_attributes = {
-            k: v for k, v in vars(model).items() if k in ("forward", "_apply")
-        }
-        model.placed = self
-        model.forward = self._new_forward()
         self._model_apply = model._apply
-        model._apply = self._apply
+        self._set_attributes(model, _apply=self._apply)
+        for calls in (self.calls, *self.part_calls):
+            self._set_attributes(calls.model, placed=self, forward=_new_forward(calls))
+        if hasattr(model, "get_compiled_call"):  # which transformers calls with a static cache
+            self._set_attributes(model, get_compiled_call=lambda _: model.__call__)
         self._hook = model.register_load_state_dict_post_hook(self._after_load)
 
-    def _new_forward(self) -> Callable[..., Any]:
-        @functools.wraps(self.forward)  # libraries read its signature
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-                return self.forward(*args, **kwargs)  # the caller compiles it
-            return self.calls(args, kwargs)
-
-        return forward
+    def _set_attributes(self, module: torch.nn.Module, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            self._saved_attributes.append((module, name, vars(module).get(name, _MISSING)))
+            vars(module)[name] = value
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ExecutionError(
@@ -162,16 +219,19 @@ class PlacedModel:
     def remove(self) -> torch.nn.Module:
         """Restore the model as it was; its weights stay where they are."""
         self.recapture()
-        model: Any = self.model
-        for name in ("placed", "forward", "_apply"):
-            model.__dict__.pop(name, None)
-        model.__dict__.update(self._saved_attributes)
+        while self._saved_attributes:
+            module, name, value = self._saved_attributes.pop()
+            if value is _MISSING:
+                vars(module).pop(name, None)
+            else:
+                vars(module)[name] = value
         self._hook.remove()
         return self.model
 
     def recapture(self) -> None:
         """Drop all graphs; the next call is compiled again."""
-        self.calls.drop_graphs()
+        for calls in (self.calls, *self.part_calls):
+            calls.drop_graphs()
 
     @property
     def forward(self) -> Callable[..., Any]:
@@ -200,12 +260,16 @@ class PlacedModel:
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def eager(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def eager(self) -> Iterator[None]:
         """Let calls inside the block run eagerly under the placement, in this thread or another.
 
         What a compiled call cannot do works there, such as a backward pass of a backward pass.
         """
-        return self.calls.eager()
+        with contextlib.ExitStack() as stack:
+            for calls in (self.calls, *self.part_calls):
+                stack.enter_context(calls.eager())
+            yield
 
     def pipeline(self, calls: Iterable[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
         """Run several calls with several steps in flight; yields their results in order.
@@ -255,3 +319,23 @@ class PlacedModel:
             ExecutionError: A step changes states besides weights, so micro-batches cannot overlap.
         """
         return self.train.micro_batches(micro_batches, in_flight)
+
+
+def entry_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules of a model that a program calls by themselves: the encoder of an encoder-decoder.
+
+    `generate` of transformers calls it once for each prompt.
+    """
+    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    encoder = getattr(model, "get_encoder", lambda: None)() if is_encoder_decoder else None
+    return [encoder] if isinstance(encoder, torch.nn.Module) and encoder is not model else []
+
+
+def _new_forward(calls: ModelCalls) -> Callable[..., Any]:
+    @functools.wraps(calls.forward)  # libraries read its signature
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return calls.forward(*args, **kwargs)  # the caller compiles it
+        return calls(args, kwargs)
+
+    return forward

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from placewright.errors import ClusterError, ConfigError
+from placewright.frontends.pytorch.torch_version import check_running
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import run_in_main_arena
 from placewright.runtime.machine import available_cores, load_torch
@@ -133,7 +134,9 @@ def find_real_devices(
 
     Raises:
         ConfigError: A name tells no real device, or an entry of the map is written wrongly.
+        ExecutionError: The installed version of PyTorch does not run plans.
     """
+    check_running(load_torch().__version__)
     devices = [_parse_device(name, (device_map or {}).get(name)) for name in names]
     unknown = sorted(set(device_map or ()) - set(names))
     if unknown:

@@ -136,7 +136,7 @@ def verify(
     )
     for name, value in expected.items():
         floor = GRADIENT_FLOOR * largest_gradient if name in gradient_names else 0.0
-        relative, message = _compare_tensors(name, actual[name], value, tolerance, floor)
+        relative, message = compare_tensors(name, actual[name], value, tolerance, floor)
         difference = max(difference, relative)
         errors += message
     predicted = {} if problem is None else _check_peaks(problem, plan, peak, errors)
@@ -242,9 +242,19 @@ def _largest_magnitude(value: torch.Tensor) -> float:
     return float(finite.abs().max().item()) if finite.numel() else 0.0
 
 
-def _compare_tensors(
-    name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: float | None, floor: float
+def compare_tensors(
+    name: str,
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    tolerance: float | None = None,
+    floor: float = 0.0,
 ) -> tuple[float, list[str]]:
+    """The largest difference of two tensors, relative to the largest number, and what is wrong.
+
+    Args:
+        tolerance: Replaces the tolerance by dtype.
+        floor: The least that a difference is relative to.
+    """
     if actual.shape != expected.shape and actual.numel() == expected.numel():
         actual = actual.reshape(expected.shape)
     if actual.shape != expected.shape:

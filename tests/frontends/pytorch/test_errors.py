@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from torch_models import Perceptron, log_messages, op_named
 
-from placewright.errors import ConfigError, GraphError, MissingDependency
+from placewright.errors import ConfigError, ExecutionError, GraphError, MissingDependency
+from placewright.frontends.pytorch import torch_version
 from placewright.frontends.pytorch.frontend import from_torch
 
 torch = pytest.importorskip("torch")
@@ -137,8 +138,18 @@ def test_options_are_checked() -> None:
 
 def test_other_versions_of_torch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
-    with pytest.raises(GraphError, match=r"torch 2.6.0\+cu124 is installed: .* 2.11 to 2.13"):
+    with pytest.raises(GraphError, match=r"torch 2.6.0\+cu124 is installed: from_torch works with"):
         from_torch(Perceptron(), torch.zeros(4, 16))
+
+
+def test_the_message_of_another_torch_names_the_range() -> None:
+    with pytest.raises(GraphError, match=r"^torch 3.0.0 is .*: from_torch works .* 2.10 to 2.15$"):
+        torch_version.check_planning("3.0.0")
+    with pytest.raises(ExecutionError, match=r"^torch 2.10.1 is .*: plans run .* 2.11 to 2.15$"):
+        torch_version.check_running("2.10.1")
+    for version in ("2.11.0", "2.13.0+cpu", "2.15.0a0+git1"):
+        torch_version.check_planning(version)
+        torch_version.check_running(version)
 
 
 def test_a_missing_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from placewright.cli.problem_options import (
 )
 from placewright.cli.progress import Progress
 from placewright.cli.workload_commands import place_workload
-from placewright.cli.workloads import holds_workload
+from placewright.cli.workloads import names_workload
 from placewright.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def place_model(
     check_writable(output, trace, report)
     check_json(output, "a result")
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
-    if holds_workload(problem_options.model):
+    if names_workload(problem_options):
         if trace is not None or measure is not None or robust_choice is not None:
             raise ConfigError(
                 "--trace, --measure and --robust are for one problem: a workload has several calls"

@@ -11,7 +11,7 @@ from placewright.cli.paths import check_writable, find_plan
 from placewright.cli.problem_options import ProblemOptions, with_problem_options
 from placewright.cli.progress import Progress
 from placewright.cli.workload_commands import simulate_workload
-from placewright.cli.workloads import holds_workload
+from placewright.cli.workloads import names_workload
 from placewright.errors import ConfigError
 
 
@@ -47,7 +47,7 @@ def simulate_plan(
     from placewright.solvers.registry import placement_name
 
     check_writable(trace)
-    if holds_workload(problem_options.model):
+    if names_workload(problem_options):
         if trace is not None or in_flight is not None:
             raise ConfigError(
                 "--trace and --in-flight are for one problem: a workload has several calls"

@@ -34,12 +34,11 @@ from placewright.frontends.pytorch.errors import (
 )
 from placewright.frontends.pytorch.experts import grouped_gradients
 from placewright.frontends.pytorch.shapes import has_unlimited_size
+from placewright.frontends.pytorch.torch_version import check_planning
 from placewright.frontends.pytorch.values import input_names, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 
 # Composite ops that stay whole in a forward graph; all others are decomposed.
 WHOLE_OPS = frozenset(
@@ -113,16 +112,6 @@ class Capture:
     value_dependent: bool = False
 
 
-def check_version(version: str) -> None:
-    """Refuse a version of PyTorch whose private APIs are not known to work."""
-    release = tuple(int(part) for part in version.split(".")[:2])
-    if not OLDEST_TORCH <= release <= NEWEST_TORCH:
-        raise GraphError(
-            f"torch {version} is installed: from_torch works with torch "
-            f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
-        )
-
-
 def capture_model(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
 ) -> Capture:
@@ -133,7 +122,7 @@ def capture_model(
     Raises:
         GraphError: The model cannot be exported; the message names the op or the line.
     """
-    check_version(torch.__version__)
+    check_planning(torch.__version__)
     model = getattr(model, "_orig_mod", model)  # the model inside torch.compile
     subject = f"model {type(model).__name__!r}"
     refuse_detector(model)

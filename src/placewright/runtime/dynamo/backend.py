@@ -21,7 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 
 from placewright import files
-from placewright.errors import ConfigError, nearest
+from placewright.errors import ConfigError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
@@ -36,6 +36,7 @@ from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
+from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import plan_devices
 
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.plan import Plan
+    from placewright.runtime.dynamo.dry_run import DryRun
     from placewright.runtime.dynamo.steps import ResolvedCall
+    from placewright.runtime.memory_limits import MemoryLimits
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
 
@@ -66,6 +69,8 @@ class PlanBackend:
             faster.
         host_kernels: Whether products of few rows on the CPU may use our own kernel, if faster.
         sibling: Another backend of the model; both share buffers, and run one graph at a time.
+        planned_calls: Plans for several calls of the model, of which each graph takes the nearest;
+            none: all graphs run under `plan`.
     """
 
     def __init__(
@@ -76,11 +81,12 @@ class PlanBackend:
         cuda_graphs: bool | None = None,
         sibling: PlanBackend | None = None,
         host_kernels: HostKernels = True,
+        planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
-        self.plan, self.device_map, self.cuda_graphs = plan, device_map, cuda_graphs
+        self.device_map, self.cuda_graphs = device_map, cuda_graphs
         check_host_kernels(host_kernels)
         self.host_kernels = host_kernels
-        self.known_names = dict.fromkeys(plan.ops)
+        self._set_plan(plan, planned_calls)
         self.real_devices = plan_devices(plan, device_map)
         self.lock = threading.RLock()  # one graph of a model runs at a time
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
@@ -89,7 +95,11 @@ class PlanBackend:
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self._run_counts = threading.local()
-        self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
+        self.on_compile: list[Callable[[], None]] = []  # called before a graph is compiled
+        self.thread = threading.local()
+        """`signature`: of the forward that this thread calls, if it is not the model's."""
+        self.memory_limits: MemoryLimits | None = None  # None: calls are not checked
+        self.dry_run: DryRun | None = None  # graphs that run compute nothing
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
         self._outputs = threading.local()
@@ -102,11 +112,30 @@ class PlanBackend:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
 
+    def _set_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall]) -> None:
+        self.plan, self.planned_calls = plan, tuple(planned_calls) or (PlannedCall(plan),)
+        self.known_names = dict.fromkeys(
+            name for planned_call in self.planned_calls for name in planned_call.plan.ops
+        )
+
+    def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
+        """Let all graphs, those that are compiled already too, run under another plan.
+
+        It must be for the same devices.
+        """
+        with self.lock:
+            self.close()
+            self._set_plan(plan, planned_calls)
+            self._eager = None
+            for graph in self.graphs:
+                graph.match_plan()
+
     def __call__(
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """Compile a graph that TorchDynamo hands over."""
-        self.on_compile()
+        for callback in self.on_compile:
+            callback()
         inputs = self.name_inputs(module)
         compiler = partial(self._compile, inputs, JointGraph())
         needs_gradients = torch.is_grad_enabled() and any(
@@ -151,14 +180,17 @@ class PlanBackend:
         names: dict[int, list[str]] = {}
         for name, tensor in self.named_tensors():
             names.setdefault(id(tensor), []).append(name)
-        model = self._model()
-        signature = None if model is None else inspect.signature(model.forward)
+        model, signature = self._model(), getattr(self.thread, "signature", None)
+        if signature is None and model is not None:
+            signature = inspect.signature(model.forward)
         return name_inputs(module, names, self.known_names, signature)
 
     def _eager_function(self, module: torch.fx.GraphModule) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             with self.lock:
                 self.count_run()
+                if self.dry_run is not None:
+                    raise GraphError("PyTorch cannot compile a graph of this call")
                 if self.is_resolving:
                     raise NotInFlight("PyTorch cannot compile the graph of this call")
             with self.eager_scope():
@@ -206,6 +238,10 @@ class PlanBackend:
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
         ]
+
+    def is_model(self, module: torch.nn.Module) -> bool:
+        """Whether a module is the whole model."""
+        return module is self._model()
 
     def own_tensor(self, names: Sequence[str], value: torch.Tensor) -> torch.Tensor:
         """The model's own tensor of a weight, whose data may be moved, if the call reads that."""

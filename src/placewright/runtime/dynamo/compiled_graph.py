@@ -23,7 +23,7 @@ from placewright.runtime.dynamo.double_backward import refuse_double_backward
 from placewright.runtime.dynamo.graph_outputs import GraphCall, GraphOutputs
 from placewright.runtime.dynamo.steps import CallNotServed, CallResolved, NotInFlight, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
-from placewright.runtime.plan_matching import match_plan
+from placewright.runtime.planned_calls import choose_plan
 from placewright.runtime.program.dropout import replace_cpu_kernels
 from placewright.runtime.program.program import Program, find_sources, program_output
 from placewright.runtime.program.runners import module_attribute
@@ -71,6 +71,7 @@ class CompiledGraph:
         program: Program | None = None,
     ) -> None:
         self.module, self.backend, self.joint = module, backend, joint
+        self.inputs = inputs
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.is_step = program is not None
         self.program = program
@@ -79,7 +80,7 @@ class CompiledGraph:
         try:
             if self.program is None:
                 self.program = build_graph_program(module, inputs)
-            self.plan = match_plan(backend.plan, self.program.graph)
+            self.match_plan()
         except (GraphError, PlanError) as error:
             if self.is_step:  # the graph alone would train nothing
                 raise
@@ -98,6 +99,15 @@ class CompiledGraph:
                 for position, source in self.program.sources.items()
                 if source.role != "input" and position not in self._constants
             }
+
+    def match_plan(self) -> None:
+        """Take the backend's plan for this graph.
+
+        Raises:
+            PlanError: The plan was made for another model.
+        """
+        if self.program is not None:
+            self.plan = choose_plan(self.backend.planned_calls, self.program.graph)
 
     def _find_changes(self) -> None:
         """Find the arguments that the graph changes, and those of them that it saves."""
@@ -159,6 +169,9 @@ class CompiledGraph:
             backend.count_run()
             if backend.delivery is not None:
                 return self._deliver(args)
+            if backend.dry_run is not None:
+                values = backend.dry_run.run(self, args)
+                return self._program_outputs.of(GraphCall(args, args, values))
             if backend.is_resolving:
                 if self.reason:
                     raise NotInFlight(f"a graph of this call runs eagerly: {self.reason}")
@@ -210,6 +223,8 @@ class CompiledGraph:
     def submit(self, args: Sequence[Any]) -> int:
         """Begin a step; the executor knows it by the returned number."""
         assert self.program is not None
+        if self.backend.memory_limits is not None:
+            self.backend.memory_limits.check(self, args)
         executor, scalars = self.ready_executor(args), self.program.scalars
         if scalars is not None:
             if scalars.differ(args):

@@ -1,4 +1,4 @@
-"""How calls of a placed model are made: as one graph, else as several, else eagerly."""
+"""How calls of a placed model or its encoder are made: as one graph, else several, else eagerly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from placewright.errors import ExecutionError
+from placewright.errors import ExecutionError, GraphError
 from placewright.frontends.pytorch.logical_device import trace_on_device
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.dynamo.call_checks import (
@@ -29,6 +29,7 @@ from placewright.runtime.dynamo.call_checks import (
     reason_to_run_eagerly,
     skipped_frames,
 )
+from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
@@ -44,18 +45,20 @@ class ModelCalls:
     """The calls of a model under a plan.
 
     Args:
+        model: The placed model, or a module of it that a program calls by itself.
         backend: What TorchDynamo's graphs of the model are compiled with.
     """
 
     def __init__(self, model: torch.nn.Module, backend: PlanBackend) -> None:
         self.model, self.backend = model, backend
-        self.backend.on_compile = weak_callback(self._record_code)
+        backend.on_compile.append(weak_callback(self._record_code))
         self.has_gpus = any(real_device.is_gpu for real_device in backend.real_devices)
         self.eager_calls: Counter[str] = Counter()
         """How many calls ran eagerly, by the reason."""
         self._class_forward = None if "forward" in vars(model) else type(model).forward
         self._zero_signs = ZeroSigns()
         self._eager_scopes = 0
+        self._lengths = DynamicLengths(model)
         self._untraceable: dict[Hashable, str] = {}  # calls that are not one graph, and why
         self.on_drop: Callable[[], None] = lambda: None  # called when all graphs are dropped
         self._set_forward(model.forward)
@@ -97,8 +100,11 @@ class ModelCalls:
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Call the model: as one graph, else as several, else eagerly."""
         self.follow_code()
+        if self.backend.dry_run is not None:
+            self.backend.dry_run.begin_call(self.backend.is_model(self.model))
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
+            self._lengths.mark(args, kwargs)
             shape = call_shape(args, kwargs) if self._untraceable else None
             reason = self._untraceable.get(shape, "")
             try:
@@ -116,6 +122,8 @@ class ModelCalls:
                         return self._try_compiled(self._compiled_in_parts, args, kwargs)
             except (*COMPILE_ERRORS, CallNotServed) as error:
                 reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
+        if self.backend.dry_run is not None:
+            raise GraphError(f"{type(self.model).__name__!r} cannot be captured: {reason}")
         self.eager_calls[reason] += 1
         return self._run_eagerly(self.forward, args, kwargs)
 
@@ -176,6 +184,7 @@ class ModelCalls:
         tensors of that GPU. Outputs go to the device of the first tensor.
         """
         is_whole = compiled is not self._compiled_in_parts
+        self.backend.thread.signature = self._signature
         with full_guards(MAX_GRAPHS), named_refusals(), skipped_frames(is_whole) as is_skipped:
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)

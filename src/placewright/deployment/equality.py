@@ -1,0 +1,98 @@
+"""Compares a placed model with itself: what it computed before, on one device, and under a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.deployment.call_mix import Calls, Generate
+from placewright.errors import VerifyError
+from placewright.frontends.pytorch.values import tensors_in
+from placewright.runtime.verification import compare_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERIFY_TOKENS, VERIFY_PROMPT = 3, 32
+"""Tokens that are generated, and of the prompt at most: one graph serves all lengths."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a model computed before it was placed: tensors of each call, with their names."""
+
+    calls: Sequence[Sequence[tuple[str, torch.Tensor]]]
+
+
+def can_verify(model: torch.nn.Module) -> str:
+    """Why a model cannot be compared with itself; empty: it can."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_meta for tensor in tensors):
+        return "its weights are on meta"
+    if any(module.training for module in model.modules()):
+        return "it is in training mode, and may draw random numbers"
+    return ""
+
+
+def reference_outputs(model: torch.nn.Module, mix: Generate | Calls) -> Reference:
+    """Run the calls of a mix on the model as it is."""
+    return Reference(_outputs(model, mix))
+
+
+def check_outputs(model: torch.nn.Module, mix: Generate | Calls, reference: Reference) -> float:
+    """Run the calls again; the largest difference, relative to the largest number.
+
+    Tokens that differ because two of them are about equally likely end the comparison.
+
+    Raises:
+        VerifyError: Outputs differ by more than rounding.
+    """
+    largest = 0.0
+    for call, (actual, expected) in enumerate(
+        zip(_outputs(model, mix), reference.calls, strict=True)
+    ):
+        for (name, value), (_, right) in zip(actual, expected, strict=False):
+            if name == "token":
+                if not torch.equal(value.cpu(), right.cpu()):
+                    break  # what comes after it has another past
+                continue
+            relative, errors = compare_tensors(f"{name} of call {call}", value, right)
+            if errors:
+                raise VerifyError(f"under the plan {errors[0]}")
+            largest = max(largest, relative)
+    return largest
+
+
+def _outputs(model: Any, mix: Generate | Calls) -> list[list[tuple[str, torch.Tensor]]]:
+    if isinstance(mix, Generate):
+        return [_generated(model, mix)]
+    outputs = []
+    with torch.no_grad():
+        for args, kwargs, _ in mix.parts():
+            values = tensors_in(model(*args, **kwargs))
+            outputs.append(
+                [(f"output {at}", value.detach().clone()) for at, value in enumerate(values)]
+            )
+    return outputs
+
+
+def _generated(model: Any, mix: Generate) -> list[tuple[str, torch.Tensor]]:
+    """Logits and tokens of a greedy generation, in turn."""
+    length = min(VERIFY_PROMPT, *mix.lengths)
+    result = mix.run(
+        model,
+        length,
+        min(VERIFY_TOKENS, mix.new_tokens),
+        num_beams=1,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    count = len(result.logits)
+    tokens = result.sequences[:, -count:]
+    outputs = []
+    for at, logits in enumerate(result.logits):
+        outputs.append((f"logits {at}", logits.clone()))
+        outputs.append(("token", tokens[:, at].clone()))
+    return outputs

@@ -1,0 +1,335 @@
+"""Places a model on this machine: captures, profiles, plans, verifies and applies in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.deployment.call_mix import Calls, Generate, Train
+from placewright.deployment.captures import begin_capture, capture_calls
+from placewright.deployment.equality import can_verify, check_outputs, reference_outputs
+from placewright.deployment.model_key import model_facts
+from placewright.deployment.plan_store import PlanStore, store_key
+from placewright.deployment.stored_plan import StoredPlan
+from placewright.deployment.workload_problem import (
+    MachineCosts,
+    build_workload,
+    device_that_fits,
+    single_device,
+)
+from placewright.errors import ConfigError, FileError, PlanError
+from placewright.problem import Constraints
+from placewright.runtime.memory_limits import MemoryLimits
+from placewright.runtime.placed_model import PlacedModel
+from placewright.runtime.weight_loading import load_weights
+from placewright.solvers import solve
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping
+
+    from placewright.cluster import Cluster
+    from placewright.deployment.captures import CapturedCall
+    from placewright.workload_result import WorkloadResult
+
+DEFAULT_BUDGET = "15s"
+"""Time budget of the search for a plan."""
+MEASURE_BUDGET = 20.0
+"""Seconds that measuring the ops of all calls may take."""
+
+
+def place(
+    model: torch.nn.Module,
+    limits: Mapping[str, int | str] | None = None,
+    workload: Generate | Calls | Train | None = None,
+    *,
+    cluster: Cluster | str = "here",
+    budget: str | float = DEFAULT_BUDGET,
+    measure_budget: float = MEASURE_BUDGET,
+    seed: int = 0,
+    fresh: bool = False,
+    verify: bool = True,
+    weights: str | os.PathLike[str] | None = None,
+    device_map: Mapping[str, str] | None = None,
+    cuda_graphs: bool | None = None,
+    notify: Callable[[str], None] | None = None,
+) -> torch.nn.Module:
+    """Let a model run on this machine as fast as a plan can make it. It is changed and returned.
+
+    The calls of the workload are captured in a dry run, their ops measured on each device, and
+    planned together. The plan is stored in the user's cache; a second start takes it from there.
+    Where a GPU has memory for the whole model, the model is moved there, and nothing else is done.
+
+    Args:
+        limits: Memory that may be used, by device: bytes or text such as `{"gpu0": "4GiB"}`.
+        workload: What the model will be called with; by default `Generate()`.
+        cluster: `here`: this machine, measured; `here:workers=4`: with four CPU workers; or a
+            cluster, whose op times are estimated and not measured.
+        budget: Time budget of the search: seconds or text.
+        measure_budget: Seconds for measuring ops, about.
+        fresh: Plan again, even if there is a plan from before.
+        verify: Whether outputs are compared with those of the model before, where that is possible.
+        weights: Safetensors files of a model on `meta`; see `apply`.
+        device_map: Real devices of some of the cluster's devices; see `apply`.
+        notify: Called with a line of text for each stage; by default they go to stderr.
+
+    Raises:
+        ConfigError: The workload does not suit the model.
+        GraphError: A call cannot be captured.
+        PlanError: No plan keeps the limits; the message says what would do.
+        VerifyError: Outputs under the plan differ by more than rounding; the model is restored.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
+    if isinstance(getattr(model, "placed", None), PlacedModel):
+        raise PlanError("the model runs under a plan already: model.placed.remove() first")
+    mix = Generate() if workload is None else workload
+    if not isinstance(mix, Generate | Calls | Train):
+        raise ConfigError(
+            f"workload is {workload!r}: expected pw.Generate, pw.Calls or pw.Train, such as "
+            "pw.Generate(prompt=512, new_tokens=128)"
+        )
+    sizes = Constraints(limits=limits).limits
+    job = _Placement(
+        model, sizes, mix, budget, measure_budget, seed, verify, weights, device_map, cuda_graphs,
+        _Stages(_print_line if notify is None else notify),
+    )  # fmt: skip
+    return job.run(cluster, fresh)
+
+
+@dataclass(frozen=True, eq=False)
+class _Placement:
+    """One call of `place`."""
+
+    model: torch.nn.Module
+    limits: Mapping[str, int]
+    mix: Generate | Calls | Train
+    budget: str | float
+    measure_budget: float
+    seed: int
+    verify: bool
+    weights: str | os.PathLike[str] | None
+    device_map: Mapping[str, str] | None
+    cuda_graphs: bool | None
+    stages: _Stages
+
+    def run(self, cluster: Cluster | str, fresh: bool) -> torch.nn.Module:
+        with self.stages.line("machine") as note:
+            costs = MachineCosts.of(cluster, self.measure_budget)
+            note(costs.text)
+        if self.weights is None and any(tensor.is_meta for tensor in self.model.parameters()):
+            raise ConfigError(
+                "the model has weights on meta: give their safetensors files, weights=..."
+            )
+        store = PlanStore()
+        key = store_key(
+            {
+                **model_facts(self.model),
+                "workload": self.mix.key,
+                "limits": dict(self.limits),
+                "budget": str(self.budget),
+                "seed": self.seed,
+                **costs.key,
+            }
+        )
+        stored = None if fresh else self._stored_plan(store, key)
+        if stored is not None:
+            with self.stages.line("plan") as note:
+                note(f"from the cache, made {stored.day}: {stored.text}")
+            return self._apply_stored(stored, costs.cluster)
+        if isinstance(self.mix, Train):
+            return self._train(costs, store, key)
+        return self._calls(self.mix, costs, store, key)
+
+    def _stored_plan(self, store: PlanStore, key: str) -> StoredPlan | None:
+        data = store.get(key)
+        if data is None:
+            return None
+        try:
+            return StoredPlan.read(data)
+        except (FileError, PlanError):
+            store.remove(key)
+            return None
+
+    def _apply_stored(self, stored: StoredPlan, cluster: Cluster) -> torch.nn.Module:
+        with self.stages.line("weights") as note:
+            if stored.device is not None:
+                self._leave_on(stored.device)
+            else:
+                self._apply(stored, cluster)
+            note(self._where())
+        return self.model
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def _calls(
+        self, mix: Generate | Calls, costs: MachineCosts, store: PlanStore, key: str
+    ) -> torch.nn.Module:
+        reason = can_verify(self.model) if self.verify else "verify=False"
+        reference = None
+        if not reason:
+            with self.stages.line("reference") as note:
+                reference = reference_outputs(self.model, mix)
+                note("the model's own outputs, on the device where it is")
+        placed = begin_capture(self.model, costs.cluster, self.device_map)
+        try:
+            stored = self._plan_calls(placed, mix, costs)
+            if stored.device is not None or placed.has_gpus or self.weights is not None:
+                placed.remove()
+                self._apply_stored(stored, costs.cluster)
+            else:
+                placed.use_plan(stored.planned_calls[-1].plan, stored.planned_calls)
+            if reference is not None and stored.device is None:
+                with self.stages.line("verified") as note:
+                    difference = check_outputs(self.model, mix, reference)
+                    note(f"outputs are the model's own, within {difference:.1g} of the largest")
+            elif reason:
+                self.stages.notify(f"not verified: {reason}")
+        except BaseException:
+            self._restore()
+            raise
+        store.put(key, stored.data())
+        return self.model
+
+    def _plan_calls(
+        self, placed: PlacedModel, mix: Generate | Calls, costs: MachineCosts
+    ) -> StoredPlan:
+        with self.stages.line("captured") as note:
+            calls = capture_calls(placed, mix)
+            note(f"{mix.text}: {', '.join(_describe(call) for call in calls)}")
+        with self.stages.line("measured") as note:
+            workload, text = build_workload(calls, costs, self.limits)
+            note(text)
+        device = device_that_fits(workload)
+        if device is not None:
+            self.stages.notify(
+                f"plan: {device} has memory for the whole model: it is moved there and left alone"
+            )
+            return StoredPlan.on_one_device(device)
+        with self.stages.line("plan") as note:
+            result = solve(workload, budget=self.budget, seed=self.seed)
+            note(_result_text(result))
+        _check_fits(result)
+        flops = [call.flops for call in calls]
+        device = single_device(result.plan)
+        if device is not None and not costs.has_gpus:
+            self.stages.notify(
+                f"plan: nothing is faster than one device ({device}): the model is left alone"
+            )
+            return StoredPlan.on_one_device(device)
+        return StoredPlan.of(result, flops)
+
+    # -- training ------------------------------------------------------------------------------
+
+    def _train(self, costs: MachineCosts, store: PlanStore, key: str) -> torch.nn.Module:
+        from placewright.runtime.program.program import build_program
+
+        assert isinstance(self.mix, Train)
+        with self.stages.line("captured") as note:
+            program = build_program(
+                self.model, tuple(self.mix.args), self.mix.kwargs, True, self.mix.optimizer
+            )
+            note(f"{self.mix.text}: {len(program.graph):,} ops")
+        with self.stages.line("measured") as note:
+            problem, text = costs.problem(program, self.limits)
+            note(text)
+        with self.stages.line("plan") as note:
+            result = solve(problem, budget=self.budget, seed=self.seed)
+            note(f"{result.objective_value * 1e3:.4g} ms for a step")
+        _check_fits(result)
+        stored = StoredPlan.of(result, optimizer=self.mix.optimizer)
+        self._apply_stored(stored, costs.cluster)
+        store.put(key, stored.data())
+        return self.model
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def _apply(self, stored: StoredPlan, cluster: Cluster) -> None:
+        placed = PlacedModel(
+            stored.planned_calls[-1].plan,
+            self.model,
+            self.device_map,
+            stored.optimizer,
+            self.cuda_graphs,
+            planned_calls=stored.planned_calls,
+        )
+        if self.weights is not None:
+            load_weights(self.model, self.weights, placed.torch_devices)
+        if placed.has_gpus:
+            placed.backend.memory_limits = MemoryLimits(cluster, self.limits)
+        placed.move_weights()
+        placed.install()
+
+    def _leave_on(self, device: str) -> None:
+        from placewright.runtime.real_devices import find_real_devices
+
+        torch_name = find_real_devices((device,), self.device_map)[0].torch_name
+        if self.weights is not None:
+            names = (name for name, _ in self.model.named_parameters())
+            load_weights(self.model, self.weights, dict.fromkeys(names, torch_name))
+        self.model.to(torch_name)
+
+    def _restore(self) -> None:
+        placed = getattr(self.model, "placed", None)
+        if isinstance(placed, PlacedModel):
+            placed.remove()
+
+    def _where(self) -> str:
+        """How many bytes of weights are on which device."""
+        sizes: dict[str, int] = {}
+        for tensor in {*self.model.parameters(), *self.model.buffers()}:
+            sizes[str(tensor.device)] = sizes.get(str(tensor.device), 0) + tensor.nbytes
+        return ", ".join(f"{size / 2**30:.2f} GiB on {name}" for name, size in sizes.items())
+
+
+class _Stages:
+    """Says in a line what each stage did, and how long it took."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self.notify = notify
+
+    @contextlib.contextmanager
+    def line(self, name: str) -> Iterator[Callable[[str], None]]:
+        texts: list[str] = []
+        start = time.perf_counter()
+        yield texts.append
+        self.notify(f"{name}: {' '.join(texts)} ({time.perf_counter() - start:.1f} s)")
+
+
+def _print_line(text: str) -> None:
+    print(f"placewright: {text}", file=sys.stderr, flush=True)
+
+
+def _describe(call: CapturedCall) -> str:
+    times = "" if call.count == 1 else f" x{call.count:g}"
+    return f"{call.name}{times} ({len(call.program.graph):,} ops)"
+
+
+def _result_text(result: WorkloadResult) -> str:
+    parts = ", ".join(
+        f"{name} {call.objective_value * 1e3:.4g} ms"
+        for name, call in zip(result.plan.calls, result.calls, strict=True)
+    )
+    return f"{parts}; {result.objective_value:.4g} s in all, gap {result.gap:.1%}"
+
+
+def _check_fits(result: Any) -> None:
+    """Refuse a plan that does not fit, with limits that would do."""
+    if result.fits:
+        return
+    calls = getattr(result, "calls", (result,))
+    needed: dict[str, int] = {}
+    for call in calls:
+        for use in call.devices:
+            if use.peak > use.limit:
+                needed[use.name] = max(needed.get(use.name, 0), use.peak)
+    texts = ", ".join(f"{name}={size / 2**30:.2f}GiB" for name, size in needed.items())
+    raise PlanError(
+        f"no plan was found that keeps the limits: the best needs {texts}; raise them, or give "
+        "the search more time (budget=)"
+    )

@@ -1,0 +1,49 @@
+"""The benchmark of models under a limit of memory: cells, lines and llama.cpp's output."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.generate import measure
+from benchmarks.generate.measure import main
+
+
+def test_a_cell_runs_once_and_its_line_is_kept(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("transformers")
+    arguments = ["--small", "--models", "resnet-152", "--ways", "gpu", "--limits", "0.5"]
+    path = tmp_path / "rows.jsonl"
+    main([*arguments, "--out", str(path)])
+    (row,) = map(json.loads, path.read_text().splitlines())
+    assert (row["model"], row["limit_share"], row["way"], row["error"]) == (
+        *("resnet-152", 0.5, "gpu", ""),
+    )
+    assert row["call_seconds"] > 0
+    assert row["limit"] == row["weights"] // 2
+    monkeypatch.setattr(measure, "run_child", None)
+    main([*arguments, "--out", str(path)])
+    assert "| resnet-152 | 0.5 | gpu |" in capsys.readouterr().out
+
+
+def test_the_best_setting_of_llama_cpp_is_taken(tmp_path):
+    program = tmp_path / "llama-bench"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys\n"
+        "layers = int(sys.argv[sys.argv.index('-ngl') + 1])\n"
+        "print(json.dumps([{'n_prompt': 512, 'n_gen': 0, 'avg_ts': 512.0 * layers},\n"
+        "                  {'n_prompt': 0, 'n_gen': 16, 'avg_ts': 2.0 * layers}]))\n"
+    )
+    program.chmod(0o755)
+    (tmp_path / "model.gguf").write_bytes(b"1234")
+    arguments = ["--models", "llama", "--ways", "llama.cpp", "--limits", "0.5"]
+    arguments += ["--llama-bench", str(program), "--gguf", str(tmp_path / "model.gguf")]
+    main([*arguments, "--layers", "4,5", "--threads", "2", "--out", str(tmp_path / "rows.jsonl")])
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert row["error"] == ""
+    assert row["note"] == "-ngl 5, 2 threads"
+    assert (row["prompt_seconds"], row["token_seconds"]) == (0.2, 0.1)

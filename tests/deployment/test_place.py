@@ -1,0 +1,318 @@
+"""`place`: a model in one call, with the tokens and outputs of an untouched copy."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+torch.set_num_threads(1)
+
+from fake_cuda import fake_gpus  # noqa: E402
+from models import machine, workers  # noqa: E402
+
+import placewright as pw  # noqa: E402
+from placewright.deployment import equality, model_placement  # noqa: E402
+from placewright.errors import ConfigError, PlanError, VerifyError  # noqa: E402
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+MIX = pw.Generate(prompt=12, new_tokens=8)
+
+
+def llama(**sizes):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**{**SIZES, **sizes})
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+class Chain(torch.nn.Module):
+    """Two layers with an activation."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.two(torch.relu(self.one(x)))
+
+
+def chain():
+    return Chain().eval()
+
+
+def place(model, workload, cluster, **options):
+    lines = []
+    options = {"budget": 0.3, "notify": lines.append, **options}
+    return pw.place(model, workload=workload, cluster=cluster, **options), lines
+
+
+def tokens(model, length=9, count=6, **arguments):
+    generator = torch.Generator().manual_seed(length)
+    prompt = torch.randint(2, 64, (arguments.pop("batch", 1), length), generator=generator)
+    return model.generate(prompt, max_new_tokens=count, do_sample=False, **arguments)
+
+
+def stages(lines):
+    return [line.partition(":")[0] for line in lines]
+
+
+def alternate(monkeypatch):
+    """Let plans use all devices: of models this small, one device is the best."""
+    monkeypatch.setattr(model_placement, "single_device", lambda plan: None)
+
+
+def test_generated_tokens_are_the_models_own_from_two_graphs_for_all_lengths(monkeypatch):
+    alternate(monkeypatch)
+    model, own = llama(), llama()
+    model, lines = place(model, MIX, workers())
+    assert stages(lines) == ["machine", "reference", "captured", "measured", "plan", "verified"]
+    assert "prefill" in lines[2]
+    assert "decode x7" in lines[2]
+    for length in (9, 30):
+        assert torch.equal(tokens(model, length), tokens(own, length))
+    assert len(model.placed.graphs) == 2
+    assert not model.placed.eager_calls
+
+
+def test_a_second_start_takes_the_plan_from_the_cache_and_says_so(monkeypatch):
+    alternate(monkeypatch)
+    first, _ = place(chain(), pw.Calls([((torch.ones(2, 16),),)]), workers())
+    monkeypatch.setattr(model_placement, "solve", None)
+    second, lines = place(chain(), pw.Calls([((torch.zeros(2, 16),),)]), workers())
+    assert stages(lines) == ["machine", "plan", "weights"]
+    assert "from the cache, made 20" in lines[1]
+    assert second.placed.plan == first.placed.plan
+    x = torch.rand(2, 16)
+    assert torch.equal(second(x), chain()(x))
+    with pytest.raises(TypeError):  # there is no solver now
+        place(chain(), pw.Calls([((torch.ones(2, 16),),)]), workers(), fresh=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"workload": pw.Calls([((torch.ones(3, 16),),)])},
+        {"limits": {"cpu0": "100MiB"}},
+        {"cluster": workers(3)},
+        {"model": Chain(8), "workload": pw.Calls([((torch.ones(2, 8),),)])},
+        {"model": Chain().eval().double()},
+        {"seed": 1},
+    ],
+)
+def test_a_plan_for_something_else_is_not_taken(change, monkeypatch):
+    plain = {
+        "model": chain(),
+        "workload": pw.Calls([((torch.ones(2, 16),),)]),
+        "cluster": workers(),
+    }
+    place(**plain)
+    monkeypatch.setattr(model_placement, "solve", None)
+    changed = {**plain, "model": chain(), **change}
+    if changed["model"].one.weight.dtype == torch.float64:
+        changed["workload"] = pw.Calls([((torch.ones(2, 16).double(),),)])
+    with pytest.raises(TypeError):  # there is no solver now
+        place(**changed)
+
+
+def test_a_plan_in_the_cache_that_cannot_be_read_is_made_again(monkeypatch):
+    calls = pw.Calls([((torch.ones(2, 16),),)])
+    place(chain(), calls, workers())
+    monkeypatch.setattr("placewright.deployment.stored_plan.VERSION", 2)
+    _, lines = place(chain(), calls, workers())
+    assert "captured" in stages(lines)
+
+
+def test_a_model_that_fits_a_gpu_is_left_there():
+    with fake_gpus():
+        model, lines = place(chain(), pw.Calls([((torch.ones(2, 16),),)]), machine(1))
+        assert "gpu0 has memory for the whole model: it is moved there and left alone" in lines[4]
+        assert not hasattr(model, "placed")
+        _, lines = place(chain(), pw.Calls([((torch.ones(2, 16),),)]), machine(1))
+        assert "the whole model is left on gpu0" in lines[1]
+
+
+def test_a_model_larger_than_its_gpu_generates_its_own_tokens():
+    model, own = llama(), llama()
+    size = sum(weight.nbytes for weight in model.parameters())
+    with fake_gpus():
+        limit = {"gpu0": size * 3 // 4}
+        model, lines = place(model, MIX, machine(1), limits=limit, budget=2.0)
+        assert stages(lines)[-2:] == ["weights", "verified"]
+        for length in (9, 12):
+            assert torch.equal(tokens(model, length), tokens(own, length))
+        devices = {
+            name
+            for call in model.placed.backend.planned_calls
+            for name, device in zip(call.plan.ops, call.plan.placement, strict=True)
+            if call.plan.device_names[device] == "gpu0"
+        }
+        assert devices  # something runs on the GPU
+        assert not model.placed.eager_calls
+
+
+def test_limits_that_no_plan_keeps_are_an_error_that_says_what_would_do():
+    model, own = chain(), chain()
+    x = torch.ones(2, 16)
+    limits = {"cpu0": 100, "cpu1": 100}
+    with pytest.raises(PlanError, match=r"keeps the limits: the best needs cpu\d=0\.00GiB"):
+        place(model, pw.Calls([((x,),)]), workers(), limits=limits)
+    assert not hasattr(model, "placed")  # it is as it was
+    assert torch.equal(model(x), own(x))
+
+
+def test_outputs_that_differ_are_an_error_and_the_model_is_restored(monkeypatch):
+    alternate(monkeypatch)
+    model = chain()
+    x = torch.rand(2, 16)
+    right = model(x)
+    original = equality.reference_outputs
+
+    def wrong(model, mix):
+        reference = original(model, mix)
+        reference.calls[0][0][1].add_(1)
+        return reference
+
+    monkeypatch.setattr(model_placement, "reference_outputs", wrong)
+    with pytest.raises(VerifyError, match="under the plan output 0 of call 0 differs"):
+        place(model, pw.Calls([((x,),)]), workers())
+    assert not hasattr(model, "placed")
+    assert torch.equal(model(x), right)
+
+
+def test_arguments_of_calls_are_not_changed(monkeypatch):
+    alternate(monkeypatch)
+    model, own = llama(), llama()
+    prompt = torch.randint(2, 64, (1, 5), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        cache = own(prompt, use_cache=True).past_key_values
+    kept = copy.deepcopy(cache)
+    call = {"input_ids": prompt[:, :1], "past_key_values": cache}
+    model, _ = place(model, pw.Calls([((), call, 3)]), workers())
+    assert torch.equal(cache.layers[0].keys, kept.layers[0].keys)
+    with torch.no_grad():
+        ours = model(input_ids=prompt[:, :1], past_key_values=copy.deepcopy(cache))
+        right = own(input_ids=prompt[:, :1], past_key_values=copy.deepcopy(cache))
+    assert torch.allclose(ours.logits, right.logits, atol=1e-6)
+    assert ours.past_key_values.get_seq_length() == 6
+
+
+def test_a_training_step_is_placed_with_its_optimizer():
+    class Loss(Chain):
+        def forward(self, x):
+            return super().forward(x).square().mean()
+
+    model, own = Loss(), Loss()
+    x = torch.rand(4, 16)
+    model, lines = place(model, pw.Train((x,), optimizer="momentum"), workers())
+    assert "a training step with momentum" in lines[1]
+    assert torch.allclose(model.placed.train_step(x), own(x).detach())
+    again, lines = place(Loss(), pw.Train((x,), optimizer="momentum"), workers())
+    assert stages(lines) == ["machine", "plan", "weights"]
+    assert torch.allclose(again.placed.train_step(x), own(x).detach())
+
+
+def test_weights_of_a_model_on_meta_come_from_files(tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+
+    alternate(monkeypatch)
+    own, x = chain(), torch.rand(2, 16)
+    save_file(own.state_dict(), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        empty = Chain().eval()
+    calls = pw.Calls([((x,),)])
+    with pytest.raises(ConfigError, match="weights on meta: give their safetensors files"):
+        place(empty, calls, workers())
+    model, lines = place(empty, calls, workers(), weights=tmp_path)
+    assert "not verified: its weights are on meta" in lines
+    assert torch.equal(model(x), own(x))
+
+
+def test_calls_that_cannot_be_captured_are_an_error_that_says_why():
+    class Counts(Chain):
+        def forward(self, x):
+            return super().forward(x) * int(x.sum())
+
+    class Branches(Chain):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+
+    with fake_gpus(), pytest.raises(pw.PlacewrightError, match="'Branches' cannot be captured"):
+        place(Branches().eval(), pw.Calls([((torch.ones(2, 16),),)]), machine(1))
+    with (
+        fake_gpus(),
+        pytest.raises(pw.PlacewrightError, match="makes a number of a tensor's values"),
+    ):
+        place(Counts().eval(), pw.Calls([((torch.ones(2, 16),),)]), machine(1))
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        (None, "has no generate"),
+        ("generate", "expected pw.Generate, pw.Calls or pw.Train"),
+    ],
+)
+def test_a_workload_that_does_not_suit_the_model_is_an_error(workload, message):
+    with pytest.raises(ConfigError, match=message):
+        place(chain(), workload, workers())
+
+
+def test_a_model_is_placed_once(monkeypatch):
+    alternate(monkeypatch)
+    calls = pw.Calls([((torch.ones(2, 16),),)])
+    model, _ = place(chain(), calls, workers())
+    with pytest.raises(PlanError, match=r"model\.placed\.remove\(\) first"):
+        place(model, calls, workers())
+    assert "placed" not in vars(model.placed.remove())
+
+
+def test_the_encoder_of_an_encoder_decoder_runs_under_the_plan(monkeypatch):
+    alternate(monkeypatch)
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=64, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=2,
+        decoder_start_token_id=0, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    own = copy.deepcopy(model)
+    model, lines = place(model, MIX, workers())
+    assert "encode (" in lines[2]
+    encoder = model.get_encoder()
+    assert encoder.placed is model.placed
+    mask = {"attention_mask": torch.ones(1, 9, dtype=torch.long)}
+    assert torch.equal(tokens(model, **mask), tokens(own, **mask))
+    assert not model.placed.eager_calls
+    with pytest.raises(pw.PlacewrightError, match="cannot be copied"):
+        copy.deepcopy(encoder)
+    model.placed.remove()
+    assert "forward" not in vars(encoder)
+
+
+def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
+    model, own = llama(), llama()
+    size = sum(weight.nbytes for weight in model.parameters())
+    limit = size * 3 // 4
+    with fake_gpus():
+        model, _ = place(model, MIX, machine(1), limits={"gpu0": limit}, budget=1.0)
+        assert torch.equal(tokens(model), tokens(own))
+        with pytest.raises(pw.PlacewrightError, match="this call does not fit: gpu0 needs") as info:
+            tokens(model, 4000)
+        needed = int(str(info.value).partition("'gpu0': ")[2].partition("}")[0])
+        assert needed > limit
+        assert torch.equal(tokens(model), tokens(own))  # the next call runs as before
+        model.placed.remove()
+        model, _ = place(llama(), MIX, machine(1), limits={"gpu0": needed}, budget=1.0, fresh=True)
+        assert torch.equal(tokens(model, 4000, 1), tokens(own, 4000, 1))
