@@ -33,6 +33,18 @@ PARTS: tuple[str, ...] = (
 """Modules with a function `attack`."""
 
 
+def part_name(name: str) -> str:
+    """The part of a name, which may leave out the package: `fuzz.files`.
+
+    Raises:
+        SystemExit: There is no such part.
+    """
+    full = name if name.startswith("attack.") else f"attack.{name}"
+    if full not in PARTS:
+        raise SystemExit(f"part {name!r} is unknown: expected one of {', '.join(PARTS)}")
+    return full
+
+
 def main() -> int:
     """Run every part, or those named, and print a line for each with its totals."""
     parser = argparse.ArgumentParser(prog="attack", description=__doc__)
@@ -40,7 +52,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90, help="time for all parts together")
     parser.add_argument("--state", type=Path, help="file with totals and next seeds")
     options = parser.parse_args()
-    names = [name if "." in name else f"attack.{name}" for name in options.parts] or list(PARTS)
+    names = [part_name(name) for name in options.parts] or list(PARTS)
     state: dict[str, Any] = {}
     if options.state is not None and options.state.exists():
         state = json.loads(options.state.read_text())

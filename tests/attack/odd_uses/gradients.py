@@ -202,6 +202,66 @@ def checkpoints_inside(model):
     return made
 
 
+@odd_use(Checkpoints)
+def a_dropout_inside_a_checkpoint_changes(model):
+    made = []
+    for count, probability in enumerate((0.5, 0.9, 0.1, 1.0, 0.0), 2):
+        model.first[1].p = probability
+        x = rows(count=count).requires_grad_()
+        y = model(x)
+        made += [y, *torch.autograd.grad(y.square().sum(), (x, model.first[0].weight))]
+    return made
+
+
+class OddCheckpoint(nn.Module):
+    """One checkpoint, with options of the test."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.first, self.options = nn.Linear(8, 8), options
+        self.last = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.Tanh())
+
+    def forward(self, x):
+        return checkpoint(self.last, self.first(x), **self.options)
+
+
+@odd_use(lambda: OddCheckpoint(use_reentrant=False, preserve_rng_state=False))
+def a_checkpoint_that_draws_other_numbers(model):
+    model(rows()).square().sum().backward()
+    return model(rows(1))
+
+
+@odd_use(lambda: OddCheckpoint(use_reentrant=True))
+def a_reentrant_checkpoint(model):
+    model(rows()).square().sum().backward()
+    return model(rows(1))
+
+
+@odd_use(lambda: OddCheckpoint(use_reentrant=True))
+def a_reentrant_checkpoint_of_what_needs_no_gradient(model):
+    model.first.requires_grad_(False)
+    y = model(rows())
+    return y, y.requires_grad
+
+
+@odd_use(lambda: OddCheckpoint(use_reentrant=False))
+def a_dropout_of_probability_one_inside_a_checkpoint(model):
+    model.last[1].p = 1.0
+    model(rows()).square().sum().backward()
+    return model(rows(1))
+
+
+@odd_use(lambda: OddCheckpoint(use_reentrant=False))
+def a_dropout_inside_a_checkpoint_rounds_as_pytorch_does(model):
+    made = []
+    for probability in (0.05, 0.1, 0.15, 0.35, 0.7, 0.9):
+        model.last[1].p = probability
+        y = model(rows(count=16))
+        y.square().sum().backward()
+        made.append(y)
+    return made
+
+
 class Scaled(torch.autograd.Function):
     """Multiplies the gradient by minus two."""
 

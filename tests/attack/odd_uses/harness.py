@@ -51,7 +51,6 @@ class OddUse:
         must_refuse: Whether it must.
         optimizer: The optimizer of a training plan; None for a plan of calls.
         tolerance: 0 for equality to the bit.
-        streaming_tolerance: Where the fake GPU's last bits grow into more than that of others.
         gpu: Whether the use makes sense where the devices are real GPUs.
         slow: Whether it takes more than a second.
         isolated: Whether it is judged in a process of its own, which it may end.
@@ -67,7 +66,6 @@ class OddUse:
     must_refuse: bool = False
     optimizer: str | None = None
     tolerance: float = 0
-    streaming_tolerance: float = STREAMING_TOLERANCE
     gpu: bool = True
     slow: bool = False
     isolated: bool = False
@@ -345,7 +343,7 @@ def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
     elif case.must_refuse:
         return [f"the use is not refused: expected an error with {case.refusal!r}"]
     assert not (isinstance(own, Raised) and case.refusal is None), f"the model itself fails: {own}"
-    least = {"gpu": GPU_TOLERANCE, "streaming": case.streaming_tolerance}.get(kind, 0)
+    least = {"gpu": GPU_TOLERANCE, "streaming": STREAMING_TOLERANCE}.get(kind, 0)
     tolerance = max(least, case.tolerance)
     found = differences(own, placed, tolerance)
     new_warnings = set(placed_warnings) - set(own_warnings) - {case.warns, "ResourceWarning"}

@@ -26,6 +26,7 @@ QUICK = frozenset(
         "gradients-double_backward",
         "gradients-retain_graph",
         "gradients-weights_change_before_backward",
+        "gradients-a_dropout_inside_a_checkpoint_changes",
         "gradients-checkpoints_inside",
         "gradients-forward_changes_its_weights",
         "gradients-own_autograd_function",

@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import RestartAnalysis
 
 from placewright import files
 from placewright.errors import ConfigError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
+from placewright.runtime.dynamo.checkpoints import (
+    check_checkpoint_draws,
+    check_checkpoint_inputs,
+    has_checkpoint,
+)
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.graph_outputs import JointGraph
@@ -135,6 +141,13 @@ class PlanBackend:
         needs_gradients = torch.is_grad_enabled() and any(
             isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
         )
+        if needs_gradients:
+            check_checkpoint_inputs(module, inputs)
+
+        def partition(joint: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
+            check_checkpoint_draws(module, joint)
+            return partition_joint_graph(inputs, joint, *args, **options)
+
         try:
             preserved = contextlib.nullcontext() if needs_gradients else preserve_whole_ops()
             with warnings.catch_warnings(), preserved, backward_without_autocast():
@@ -143,10 +156,14 @@ class PlanBackend:
                     fw_compiler=compiler,
                     bw_compiler=compiler,
                     inference_compiler=compiler,
-                    partition_fn=partial(partition_joint_graph, inputs),
+                    partition_fn=partition,
                     keep_inference_input_mutations=True,
                 )(module, example_inputs)
+        except RestartAnalysis:  # TorchDynamo traces again, with other symbols
+            raise
         except Exception as error:  # PyTorch cannot compile it, so it runs as it is
+            if needs_gradients and has_checkpoint(module):  # it would draw other random numbers
+                raise
             logger.debug("a graph runs eagerly under the plan: %s", error)
             self.failures[str(error).partition("\n")[0]] += 1
             return self._eager_function(module)

@@ -48,7 +48,22 @@ CPU_KERNELS: Mapping[str, Callable[..., Any]] = {
 def replace_cpu_kernels(module: torch.fx.GraphModule) -> None:
     """Let a graph that PyTorch runs itself call these functions."""
     for node in module.graph.nodes:
-        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
-        if name in CPU_KERNELS:
-            node.target = CPU_KERNELS[name]
+        node.target = _cpu_kernel(node.target)
+        if any(_cpu_kernel(value) is not value for value in node.args):
+            node.target = _with_cpu_kernels(node.target)
     module.recompile()
+
+
+def _with_cpu_kernels(run_op: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs the op which it gets, as those for the random states of checkpoints."""
+
+    def run_cpu_kernel(*args: Any, **kwargs: Any) -> Any:
+        return run_op(*map(_cpu_kernel, args), **kwargs)
+
+    return run_cpu_kernel
+
+
+def _cpu_kernel(function: Any) -> Any:
+    """The function that replaces an op; anything else as it is."""
+    name = getattr(getattr(function, "overloadpacket", None), "__name__", "")
+    return CPU_KERNELS.get(name, function)
