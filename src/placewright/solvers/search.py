@@ -89,13 +89,7 @@ class Search:
         seed: int,
         progress: Callable[[Search], None] | None = None,
     ) -> None:
-        if not isinstance(stop, Stop):
-            raise ConfigError(
-                f"found {stop!r} as the stop rule: expected one such as MaxTime(5) (seconds) or "
-                "MaxEvaluations(100)"
-            )
-        if not (isinstance(seed, (int, np.integer)) and seed >= 0):
-            raise ConfigError(f"seed {seed!r}: expected a whole number, 0 or more")
+        check_stop_and_seed(stop, seed)
         self.problem, self.stop, self.seed, self.progress = problem, stop, seed, progress
         self.rng = np.random.default_rng(seed)
         self.evaluations = 0
@@ -268,6 +262,17 @@ class Search:
     def _report_progress(self) -> None:
         if self.progress is not None:
             self.progress(self)
+
+
+def check_stop_and_seed(stop: object, seed: object) -> None:
+    """Raise ConfigError unless a search can stop by this rule and draw with this seed."""
+    if not isinstance(stop, Stop):
+        raise ConfigError(
+            f"found {stop!r} as the stop rule: expected one such as MaxTime(5) (seconds) or "
+            "MaxEvaluations(100)"
+        )
+    if not (isinstance(seed, (int, np.integer)) and seed >= 0):
+        raise ConfigError(f"seed {seed!r}: expected a whole number, 0 or more")
 
 
 def simulated_problem(problem: Problem, solver: Solver) -> Problem:

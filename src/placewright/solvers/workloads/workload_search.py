@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright import simulator
-from placewright.errors import ConfigError
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.bounds.shared_memory import shared_memory_bound
-from placewright.solvers.stop import Stop
+from placewright.solvers.search import check_stop_and_seed
 from placewright.solvers.workloads.call_plans import (
     CallPlan,
     CallPlans,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.solvers.search import Search
+    from placewright.solvers.stop import Stop
     from placewright.solvers.workloads.call_plans import Residency
     from placewright.workload import Workload
 
@@ -54,13 +54,7 @@ class WorkloadSearch:
         seed: int,
         progress: Callable[[Any], None] | None = None,
     ) -> None:
-        if not isinstance(stop, Stop):
-            raise ConfigError(
-                f"found {stop!r} as the stop rule: expected one such as MaxTime(5) (seconds) or "
-                "MaxEvaluations(100)"
-            )
-        if not (isinstance(seed, (int, np.integer)) and seed >= 0):
-            raise ConfigError(f"seed {seed!r}: expected a whole number, 0 or more")
+        check_stop_and_seed(stop, seed)
         self.workload, self.stop, self.seed, self.progress = workload, stop, seed, progress
         self.rng = np.random.default_rng(seed)
         self.evaluations = 0
