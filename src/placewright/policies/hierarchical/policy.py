@@ -366,5 +366,6 @@ def _group_bias(
         group = np.random.default_rng(seed).integers(config.groups, size=len(units))
     else:
         first_op = np.unique(units.grouping.group, return_index=True)[1]
-        group = op_groups.group_ops(problem, config.home, config.groups).group[first_op]
+        rule_group = op_groups.group_ops(problem, config.home, config.groups).group
+        group = rule_group[first_op].astype(np.int64)
     return -1.0 + (group[:, None] == np.arange(config.groups)).astype(np.float64)
