@@ -9,7 +9,8 @@ trained on. Each graph is on a cluster with much memory, and on one that no poli
 with 1.4 times the memory that the graph needs on one device.
 
 A policy's `answer` is its one plan, zero-shot; `of 16` is the best of that and 15 samples, each in
-the policy's order; GO's `first plans` are the three that it refines, which need no weights.
+the policy's order; GO's `first plans` are the three that it refines, which need no weights. `place`
+is what `placewright place --method NAME` finds, which tries again where nothing fits.
 `random of 16` is the null with as many plans: the best of 16 random placements of 64 groups. `auto`
 has `--seconds` CPU seconds. Figures are step times over `auto`'s: geometric means with 95 %
 intervals over families, problems and seeds. A plan that does not fit counts as twice one that fits;
@@ -43,6 +44,7 @@ from placewright import solvers
 from placewright.policies.grouping import group_ops, legal_devices
 from placewright.policies.policy import last_plans
 from placewright.policies.shipped import SHIPPED, shipped_policy
+from placewright.training.policy_solver import POLICY_SOLVERS
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ CLUSTERS = ("4xP100+cpu", "3xV100+2xP100+cpu!1.4")
 SECTIONS = {"own": OWN, "other": OTHER}
 SAMPLES, GROUPS = 16, 64
 AUTO, PLAIN = "auto", "without learning"
-WHAT = (AUTO, PLAIN, *SHIPPED)
+PLACE = "place: "
+WHAT = (AUTO, PLAIN, *SHIPPED, *(f"{PLACE}{name}" for name in SHIPPED))
 NULL = f"random of {SAMPLES}"
 FIRST = "first plans"
 COLUMNS = (
@@ -80,7 +83,7 @@ COLUMNS = (
     "single",
     "m-ETF",
     "expert",
-    *(f"{name}, {kind}" for name in SHIPPED for kind in ("answer", f"of {SAMPLES}")),
+    *(f"{name}, {kind}" for name in SHIPPED for kind in ("answer", f"of {SAMPLES}", "place")),
     f"go, {FIRST}",
 )
 
@@ -104,6 +107,9 @@ class ComparisonJob:
             figures = {AUTO: solved(problem, solvers.Auto(), self.seed, CpuTime(self.seconds))}
         elif self.what == PLAIN:
             figures = without_learning(problem, self.seed)
+        elif self.what.startswith(PLACE):
+            name = self.what.removeprefix(PLACE)
+            figures = {f"{name}, place": solved(problem, POLICY_SOLVERS[name](), self.seed)}
         else:
             figures = by_policy(problem, self.what, self.seed)
         work = round(time.process_time() - worked, 2)  # CPU seconds, all figures together
@@ -187,13 +193,12 @@ def show(rows: Sequence[dict[str, Any]], seconds: float) -> None:
             figures.setdefault((row["problem"], row["seed"]), {}).update(row["figures"])
     figures = {key: found for key, found in figures.items() if AUTO in found}
     for section, networks in SECTIONS.items():
-        within = {
-            key: found for key, found in figures.items() if key[0].partition("@")[0] in networks
-        }
-        if within:
-            title = f"{section}: step time over that of auto, {seconds:g} CPU s"
-            summarise(within, title)
-            detail(within)
+        for cluster in CLUSTERS:
+            names = {f"{network}@{cluster}" for network in networks}
+            within = {key: found for key, found in figures.items() if key[0] in names}
+            if within:
+                summarise(within, f"{section}, {cluster}: over auto, {seconds:g} CPU s")
+                detail(within)
 
 
 def logs_of(figures: dict[tuple[str, int], dict[str, Any]], column: str) -> dict[str, list[float]]:
