@@ -18,7 +18,8 @@ from placewright.training.recipes.registry import RECIPES, find_recipe
 from placewright.training.rewards import FixedPenalty, GradedPenalty, Reward
 from placewright.training.schedules import Constant, Decay, Linear, Schedule, Staircase, Step
 from placewright.training.trained_solver import TrainedSolver, training_result
-from placewright.training.trainer import Trainer, UpdateLog
+from placewright.training.trainer import Trainer
+from placewright.training.updates import UpdateLog
 
 __all__ = [
     "PPO",
