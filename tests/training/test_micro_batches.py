@@ -77,9 +77,7 @@ def assert_same(trainer, expected):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_workers_of_any_kind_and_number_end_with_the_weights_of_one_process(
-    problem, name, workers
-):
+def test_workers_of_any_kind_and_number_end_with_the_weights_of_one_process(problem, name, workers):
     trainer = run(problem, small(name), workers=workers)
     assert trainer.micro_batches.size == default_size(name)
     assert any(row.gradient > 0 for row in trainer.log if row.phase == "reinforcement")

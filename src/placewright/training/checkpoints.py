@@ -223,7 +223,7 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
         "recipe": trainer.recipe.name,
         "settings": hashlib.blake2b(repr(trainer.recipe).encode(), digest_size=8).hexdigest(),
         "seed": trainer.seed,
-        "micro_batch": trainer.micro_batches and trainer.micro_batches.size,
+        **trainer.mode,
         "graphs": [
             f"{environment.problem.graph.fingerprint} on {environment.problem.cluster.fingerprint}"
             for environment in trainer.environments

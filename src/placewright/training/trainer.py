@@ -6,12 +6,13 @@ import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.training.algorithms import Regularization, set_learning_rate
+from placewright.training.algorithms import set_learning_rate
 from placewright.training.clock import SimulatorClock
+from placewright.training.credit import advantages_of
 from placewright.training.environment import best_plan
 from placewright.training.micro_batches import MicroBatches, check_cpu
 from placewright.training.multi_graph import (
@@ -19,7 +20,6 @@ from placewright.training.multi_graph import (
     MultiGraphPolicy,
     pad_columns,
 )
-from placewright.training.rewards import step_returns
 from placewright.training.sampling import sample_all
 from placewright.training.threads import torch_threads
 from placewright.training.updates import LEARNED, EpisodeBatch, UpdateLog
@@ -125,6 +125,12 @@ class Trainer:
             shares.append(self.seconds / self.max_seconds)
         return min(max(shares), 1.0)
 
+    @property
+    def mode(self) -> dict[str, Any]:
+        """How updates are computed, as plain data, as far as it changes the results."""
+        size = None if self.micro_batches is None else self.micro_batches.size
+        return {"micro_batch": size, "asynchronous": None}
+
     def run(self, on_update: Callable[[Trainer], bool] | None = None, threads: int = 1) -> None:
         """Train until the budget is used.
 
@@ -143,9 +149,7 @@ class Trainer:
 
     def update(self) -> None:
         """Sample plans, judge them, learn from them, and judge the argmax plan."""
-        if (self.max_updates is not None and self.updates >= self.max_updates) or (
-            self.max_seconds is not None and self.seconds >= self.max_seconds
-        ):
+        if self._is_over():
             self.finished = True
             return
         progress = self.progress
@@ -226,6 +230,12 @@ class Trainer:
             )
         )
 
+    def _is_over(self) -> bool:
+        """Whether all updates are made, or the time is over."""
+        return (self.max_updates is not None and self.updates >= self.max_updates) or (
+            self.max_seconds is not None and self.seconds >= self.max_seconds
+        )
+
     def _collect(self, progress: float) -> EpisodeBatch | None:
         """Sample episodes and judge them; None if the budget does not allow them."""
         indices = self.hooks.next_problems(self)
@@ -255,8 +265,22 @@ class Trainer:
         recipe, indices, outcomes = self.recipe, batch.indices, batch.judged()
         learning_rate = recipe.learning_rate(progress)
         credits = [
-            self._credit(*judged, progress)
-            for judged in zip(indices, batch.episodes, outcomes, strict=True)
+            advantages_of(
+                recipe,
+                self.baseline,
+                self.policy,
+                environment.problem,
+                environment.reference_seconds,
+                episodes,
+                outcome,
+                progress,
+            )
+            for environment, episodes, outcome in zip(
+                [self.environments[index] for index in indices],
+                batch.episodes,
+                outcomes,
+                strict=True,
+            )
         ]
         set_learning_rate(self.optimizer, learning_rate)
         stats: dict[str, float] = {}
@@ -269,35 +293,29 @@ class Trainer:
         greedy = [math.nan] * len(indices)
         if recipe.greedy_every and self.updates % recipe.greedy_every == 0:
             greedy = self.hooks.greedy_values(self, indices)
-        shares = [value for name, value in stats.items() if name.startswith("entropy/")]
-        entropy = float(np.mean(shares)) if shares else math.nan
         for index, outcome, value in zip(indices, outcomes, greedy, strict=True):
-            finite = outcome.seconds[np.isfinite(outcome.seconds)]
-            self.log_update(
-                index,
-                LEARNED,
-                stats,
-                learning_rate,
-                mean=float(finite.mean()) if len(finite) else math.nan,
-                greedy=value if math.isfinite(value) else math.nan,
-                entropy=entropy,
-                infeasible=float(1 - outcome.feasible.mean()),
-            )
+            self.log_outcome(index, outcome, stats, learning_rate, value)
 
-    def _credit(
-        self, index: int, episodes: Episodes, outcome: Outcome, progress: float
-    ) -> tuple[NDArray[np.float64], bool]:
-        """Episodes × steps: advantages; and whether any episode is learned from."""
-        recipe, environment = self.recipe, self.environments[index]
-        reward = recipe.reward(outcome, environment.reference_seconds)
-        credit = step_returns(reward, episodes.episode_of, len(episodes), recipe.discount)
-        last_step = len(outcome.seconds) // len(episodes) - 1
-        included = np.ones(len(episodes), dtype=bool)
-        if progress >= recipe.drop_infeasible_after and recipe.drop_infeasible_after < 1:
-            included = outcome.feasible.reshape(len(episodes), -1)[:, last_step]
-        graph = environment.problem.graph.fingerprint
-        starts = self.policy.start_groups(episodes)
-        return self.baseline.advantage(credit, included, graph, starts), bool(included.any())
+    def log_outcome(
+        self, index: int, outcome: Outcome, stats: dict[str, float], rate: float, greedy: float
+    ) -> None:
+        """Add a row of an update that learned from rewards to the log.
+
+        Args:
+            greedy: The objective of the argmax plan; not finite if there is none.
+        """
+        shares = [value for name, value in stats.items() if name.startswith("entropy/")]
+        finite = outcome.seconds[np.isfinite(outcome.seconds)]
+        self.log_update(
+            index,
+            LEARNED,
+            stats,
+            rate,
+            mean=float(finite.mean()) if len(finite) else math.nan,
+            greedy=greedy if math.isfinite(greedy) else math.nan,
+            entropy=float(np.mean(shares)) if shares else math.nan,
+            infeasible=float(1 - outcome.feasible.mean()),
+        )
 
     def _learn(
         self,
@@ -308,13 +326,7 @@ class Trainer:
     ) -> dict[str, float]:
         recipe, policy = self.recipe, self.policy
         problems = [self.environments[index].problem for index in indices]
-        regularization = Regularization(
-            recipe.entropy_bonus(progress),
-            recipe.entropy_floor(progress),
-            recipe.max_grad_norm,
-            recipe.self_imitation(progress),
-            self.best_episodes.get(indices[0]),
-        )
+        regularization = recipe.regularization(progress, self.best_episodes.get(indices[0]))
         if self.micro_batches is not None:
             return self.micro_batches.learn(self, indices, batches, advantages, regularization)
         episodes, advantage = batches[0], advantages[0]
