@@ -156,7 +156,10 @@ class AsynchronousTrainer(Trainer):
             return
         futures = {item.future: controller for controller, item in self._assignments.items()}
         done = wait(futures, return_when=FIRST_COMPLETED).done
-        controller = min(futures[future] for future in done)
+        controller = min(  # the oldest of those that are done
+            (futures[future] for future in done),
+            key=lambda number: (self._assignments[number].updates, number),
+        )
         assignment = self._assignments.pop(controller)
         (result,) = assignment.future.result()
         self._apply(controller, assignment, result)
