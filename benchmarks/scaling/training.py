@@ -42,7 +42,11 @@ from placewright.workers import Workers, open_workers
 if TYPE_CHECKING:
     from argparse import Namespace
 
-SECTIONS = ("training", "asynchronous")
+SECTIONS = {
+    "training": ("layered:ops=5000", "4xP100+cpu"),
+    "asynchronous": ("nmt-2", "4xK40+Haswell"),
+}
+"""The network and the cluster of each section."""
 KINDS = ("processes", "threads", "ray")
 WHOLE, ALONE = "whole batches", "in one process"
 WARM_UP = 2  # updates before a measurement
@@ -320,8 +324,8 @@ def _asynchronous_rows(
 def main() -> None:
     parser = make_parser(__doc__, __spec__.name)
     parser.add_argument("--only", type=name_list, default=list(SECTIONS), help="sections")
-    parser.add_argument("--network", default="layered:ops=5000", help="a network of the zoo")
-    parser.add_argument("--on", default="4xP100+cpu", help="the cluster")
+    parser.add_argument("--network", help="a network of the zoo, instead of each section's own")
+    parser.add_argument("--on", help="a cluster, instead of each section's own")
     parser.add_argument("--recipe", default="colocrl", help="a recipe")
     parser.add_argument("--groups", type=int, default=64, help="groups that the policy places")
     parser.add_argument("--hidden", type=int, default=128, help="size of the policy's states")
@@ -344,22 +348,24 @@ def main() -> None:
     chosen(parser, arguments.only, SECTIONS)
     chosen(parser, arguments.kinds, KINDS)
     results = ResultFile(arguments.out, _key)
-    task = Task(
-        arguments.network,
-        arguments.on,
-        arguments.recipe,
-        arguments.groups,
-        arguments.hidden,
-        arguments.episodes,
-    )
-    if "training" in arguments.only:
-        if not arguments.print_only:
-            measure_training(task, arguments, results)
-        print_training(task, results)
-    if "asynchronous" in arguments.only:
-        if not arguments.print_only:
-            measure_asynchronous(task, arguments, results)
-        print_asynchronous(task, arguments, results)
+    for section in arguments.only:
+        network, cluster = SECTIONS[section]
+        task = Task(
+            arguments.network or network,
+            arguments.on or cluster,
+            arguments.recipe,
+            arguments.groups,
+            arguments.hidden,
+            arguments.episodes,
+        )
+        if section == "training":
+            if not arguments.print_only:
+                measure_training(task, arguments, results)
+            print_training(task, results)
+        else:
+            if not arguments.print_only:
+                measure_asynchronous(task, arguments, results)
+            print_asynchronous(task, arguments, results)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from placewright.outcome import Outcome
 from placewright.training.algorithms import PPO, Algorithm, Regularization, Reinforce
+from placewright.training.asynchronous import AsynchronousTrainer, Controllers
 from placewright.training.baselines import (
     Baseline,
     BatchNormalised,
@@ -25,9 +26,11 @@ __all__ = [
     "PPO",
     "RECIPES",
     "Algorithm",
+    "AsynchronousTrainer",
     "Baseline",
     "BatchNormalised",
     "Constant",
+    "Controllers",
     "Decay",
     "Environment",
     "FixedPenalty",
