@@ -9,6 +9,7 @@ PlacewrightError
 ├── ConfigError         an option or key is unknown or ill-typed
 ├── ExecutionError      a plan could not be run on the devices of this machine
 ├── VerifyError         a plan was run, and its outputs, devices or memory are not as promised
+├── StoreError          the store of plans cannot be read or written
 └── MissingDependency   an optional package is not installed (also an ImportError)
 
 A plan that does not fit in memory is not an error: see `Timeline.fits`.
@@ -73,6 +74,10 @@ class ExecutionError(PlacewrightError):
 
 class VerifyError(PlacewrightError):
     """A plan was run, and its outputs, devices or memory are not as promised."""
+
+
+class StoreError(PlacewrightError):
+    """The store of plans cannot be read or written."""
 
 
 class MissingDependency(PlacewrightError, ImportError):
