@@ -16,7 +16,7 @@ from placewright.errors import PlacewrightError
 from placewright.plan import Plan
 from placewright.simulator import simulate
 from placewright.store.plan_records import PlanRecord
-from placewright.store.problem_key import problem_key
+from placewright.store.plan_key import problem_key
 from placewright.store.store import warn_of_failure
 from placewright.units import format_seconds
 from placewright.version import __version__
