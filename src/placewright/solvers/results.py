@@ -70,7 +70,7 @@ def solve(
     keep_interrupted: bool = False,
     cautious: bool = True,
 ) -> Result | WorkloadResult:
-    """Find a plan. This is what `placewright place` does.
+    """Find a plan. This is what `placewright place --fresh` does: no stored plan is read.
 
     The same problem, solver, seed, warm start and number of evaluations give the same plan.
 
