@@ -35,6 +35,17 @@ def test_a_plan_is_run_and_verified(run, model):
     assert pipelined["period"] > 0
 
 
+def test_what_was_measured_is_stored(run, model, monkeypatch, tmp_path):
+    monkeypatch.setenv("PLACEWRIGHT_STORE", str(tmp_path / "store.sqlite"))
+    place = ("place", model, "--on", "2xcpu", "--evaluations", "20", "--no-explain")
+    measured = run(*place, "--measure", "1", "-o", "plan.json", "--json").data["measured"]
+    seconds = run("execute", "plan.json", "--model", model, "--json").data["step_time"]
+    (record,) = run("history", "--json").data["plans"]
+    found = run("history", record["key"], "--json").data["measured"]
+    assert [each["seconds"] for each in found] == [seconds, measured[0]["seconds"]]
+    assert found[0]["machine"] == found[1]["machine"] != ""
+
+
 def test_a_training_plan_is_run_and_verified(run, model):
     how = ("--training", "--optimizer", "adam")
     placed = run("place", model, "--on", "2xcpu", *how, "-o", "plan.json", "--no-explain")
