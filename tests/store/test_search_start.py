@@ -26,11 +26,11 @@ def file_store(tmp_path):
     return open_store(tmp_path / "store.sqlite")
 
 
-def test_a_result_is_stored_and_found_with_the_time_it_has(file_store, diamond_problem):
-    assert find_start(file_store, diamond_problem) is None
+def test_a_result_is_stored_and_found_with_the_time_it_has(store, diamond_problem):
+    assert find_start(store, diamond_problem) is None
     result = pw.solve(diamond_problem, pw.solvers.HEFT())
-    assert store_result(file_store, diamond_problem, result, "diamond")
-    start = find_start(file_store, diamond_problem)
+    assert store_result(store, diamond_problem, result, "diamond")
+    start = find_start(store, diamond_problem)
     assert (start.seconds, start.overflow) == (14.0, 0)  # 1 + 10 + 2 + 1: the other half hides
     assert start.plan == result.plan
     assert start.text == f"started from a stored plan of {start.record.day}: 14 s"
