@@ -64,7 +64,7 @@ def test_fifty_killed_writers_lose_nothing_that_they_had_stored(location):
 
 
 def kill_server_often(server, count):
-    location = server.new_database()
+    location = server.new_schema()
     generator = random.Random(count)
     for at in range(count):
         process = subprocess.Popen(
@@ -93,7 +93,7 @@ def test_fifty_killed_servers_lose_nothing_that_they_had_stored(postgres):
 
 
 def test_a_server_that_is_restarted_between_two_calls_is_not_noticed(postgres, plan_record):
-    store = open_store(postgres.new_database())
+    store = open_store(postgres.new_schema())
     store.put_plan(plan_record())
     postgres.stop()
     postgres.start()
@@ -101,7 +101,7 @@ def test_a_server_that_is_restarted_between_two_calls_is_not_noticed(postgres, p
 
 
 def test_a_server_that_is_back_in_time_is_waited_for(postgres, plan_record, monkeypatch):
-    store = open_store(postgres.new_database())
+    store = open_store(postgres.new_schema())
     store.put_plan(plan_record())
     pauses = []
 
@@ -119,7 +119,7 @@ def test_a_server_that_is_back_in_time_is_waited_for(postgres, plan_record, monk
 
 
 def test_a_server_that_is_stopped_is_a_warning(postgres, plan_record, monkeypatch, caplog):
-    store = open_store(postgres.new_database())
+    store = open_store(postgres.new_schema())
     store.put_plan(plan_record())
     monkeypatch.setattr(postgresql, "FIRST_PAUSE", 0.001)
     postgres.stop()
@@ -133,7 +133,7 @@ def test_a_server_that_is_stopped_is_a_warning(postgres, plan_record, monkeypatc
 
 
 def test_a_server_that_hangs_is_given_up(postgres, plan_record, monkeypatch):
-    store = open_store(postgres.new_database())
+    store = open_store(postgres.new_schema())
     store.put_plan(plan_record())
     monkeypatch.setattr(postgresql, "DEADLINE", 0.5)
     process = postgres.process
