@@ -5,10 +5,10 @@
     python -m benchmarks.scaling.evaluations --repeats 0      # prints what is in --out
 
 Plans are distinct. "lanes" share one order of ops, so that they are evaluated side by side;
-"events" have orders of their own. A repeat measures one thread and the workers in turn on the same plans, by
-the clock on the wall, and their ratio is the speed-up: let nothing else run. The driver's CPU time
-per plan is what one driver cannot share out; the last table works out from it, from the bytes of a
-plan and from the cost of an exchange what 8, 64 and 512 workers could do.
+"events" have orders of their own. A repeat measures one thread and the workers in turn on the same
+plans, by the clock on the wall, and their ratio is the speed-up: let nothing else run. The driver's
+CPU time per plan is what one driver cannot share out; the last table works out from it, from the
+bytes of a plan and from the cost of an exchange what 8, 64 and 512 workers could do.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def print_limits(evaluations: Sequence[Row], exchanges: Sequence[Row]) -> None:
         title="limits",
     )
     problem_bytes = exchanges[0]["problem_bytes"] if exchanges else 0
-    kinds = {row["plans"]: row for row in evaluations if row["workers"] == "processes:2"}
+    chosen = {row["workers"] for row in evaluations} & {"ray:2"} or {"processes:2"}
+    kinds = {row["plans"]: row for row in evaluations if row["workers"] in chosen}
     for kind, row in kinds.items():
         for count in LIMIT_WORKERS:
             rates = {
