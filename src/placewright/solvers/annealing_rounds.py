@@ -40,6 +40,30 @@ _SCOUT_COST = 1.5  # an evaluation with a scout takes this many times longer: fe
 _IDLE_CYCLES = 4  # without a stop rule: cycles through all arms without a gain before the end
 
 
+@dataclass(frozen=True)
+class ArmEffort:
+    """How often an arm was used, and its gain when last used."""
+
+    name: str
+    uses: int
+    gain_rate: float
+
+
+@dataclass(frozen=True)
+class AnnealingState:
+    """How far the annealing of a search has come.
+
+    Args:
+        arms: The arms; empty if annealing has not begun.
+        round_count: Rounds so far.
+        idle_rounds: Rounds in a row without a gain.
+    """
+
+    arms: tuple[ArmEffort, ...] = ()
+    round_count: int = 0
+    idle_rounds: int = 0
+
+
 class AnnealingRounds:
     """The annealing of one search: which arm next, from which plans, for how long.
 
@@ -66,6 +90,21 @@ class AnnealingRounds:
         )
         self.max_factor = max(1, min(_MAX_ROUND_FACTOR, max_evaluations / self.first_length))
         self.round_count, self.idle_rounds = 0, 0
+
+    @property
+    def state(self) -> AnnealingState:
+        """What the next search can go on with."""
+        arms = self.__dict__.get("arms", ())  # they are made when they are needed
+        efforts = tuple(ArmEffort(arm.name, arm.uses, arm.gain_rate) for arm in arms)
+        return AnnealingState(efforts, self.round_count, self.idle_rounds)
+
+    def restore(self, state: AnnealingState) -> None:
+        """Go on with arms as another search left them; the search must have evaluated a plan."""
+        efforts = {effort.name: effort for effort in state.arms}
+        for arm in self.arms:
+            if (effort := efforts.get(arm.name)) is not None:
+                arm.uses, arm.gain_rate = effort.uses, effort.gain_rate
+        self.round_count, self.idle_rounds = state.round_count, state.idle_rounds
 
     @cached_property
     def annealer(self) -> AnnealingChains:

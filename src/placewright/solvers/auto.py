@@ -14,6 +14,7 @@ from placewright.plan_batch import PlanBatch
 from placewright.solvers.annealing_rounds import (
     SMALL_GRAPH_OPS,
     AnnealingRounds,
+    AnnealingState,
     is_finished,
     judge_fused,
 )
@@ -87,11 +88,12 @@ class Auto:
             raise ConfigError(f"Auto of {self.chains!r} chains: expected at least 1")
 
     def run(self, search: Search) -> None:
-        budget = ProposerBudget(search)
-        proposers = [BudgetedProposer(proposer, budget) for proposer in self.proposers]
-        annealing = AnnealingRounds(
-            search, proposers, self.chains, self.fuse, self.first_evaluations
-        )
+        self.start(search)
+
+    def start(self, search: Search) -> AnnealingState:
+        """Search; how far annealing has come, for `resume`."""
+        annealing = self._annealing(search)
+        proposers = annealing.proposers
         quick, slow = constructive_solvers(search.problem, with_partitioners=True)
         ops = search.problem.arrays.ops
         is_large, slow_seconds = ops > SMALL_GRAPH_OPS, ops * _SLOW_SECONDS
@@ -118,6 +120,24 @@ class Auto:
                 break
         if self.fuse and not search.over:  # the bound that ended the search holds for unfused ops
             judge_fused(search)
+        return annealing.state
+
+    def resume(self, search: Search, state: AnnealingState) -> AnnealingState:
+        """Anneal from the plans of a search, as another one would have gone on.
+
+        Args:
+            search: A search that has evaluated the best plans of that one.
+        """
+        annealing = self._annealing(search)
+        if not is_finished(search):
+            annealing.restore(state)
+            annealing.run()
+        return annealing.state
+
+    def _annealing(self, search: Search) -> AnnealingRounds:
+        budget = ProposerBudget(search)
+        proposers = [BudgetedProposer(proposer, budget) for proposer in self.proposers]
+        return AnnealingRounds(search, proposers, self.chains, self.fuse, self.first_evaluations)
 
     def _prove_and_anneal(self, annealing: AnnealingRounds, work: float) -> bool:
         search = annealing.search

@@ -107,12 +107,14 @@ class Search:
         """(evaluations, seconds, best objective) each time the best improved."""
         self.proven_bound: Bound | None = None
         """The best bound that a solver has proven."""
+        self.earlier_seconds = 0.0
+        """Seconds that earlier processes spent on the same search."""
         self._started = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Seconds since the search began."""
-        return time.perf_counter() - self._started
+        return self.earlier_seconds + time.perf_counter() - self._started
 
     @property
     def over(self) -> bool:
