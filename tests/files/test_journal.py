@@ -8,13 +8,16 @@ import resource
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from placewright.errors import FileError
 from placewright.files import journal as journal_module
 from placewright.files.journal import Journal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KEY = {"seed": 3, "problem": "abc"}
 WRITER = """

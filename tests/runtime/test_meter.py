@@ -120,7 +120,8 @@ def test_errors_and_crashes_are_infeasible_plans(deadly):
     failed = deadly(3)
     assert failed.seconds == math.inf
     assert "no room" in failed.failure
-    assert deadly(1) == Measurement(math.inf, failure="the process that ran it died")
+    died = Measurement(math.inf, failure="the process that ran it died (exit code 3)", crashed=True)
+    assert deadly(1) == died
 
 
 @pytest.mark.slow

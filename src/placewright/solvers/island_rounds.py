@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import time
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +69,7 @@ class IslandRound:
     deadline: float = math.inf
     target: float = 0.0
     plans: tuple[IslandPlan, ...] = ()
-    annealing: AnnealingState = AnnealingState()
+    annealing: AnnealingState = field(default_factory=AnnealingState)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +232,7 @@ def read_report(problem: Problem, record: Data) -> IslandReport:
 def _row_record(row: PlanBatch) -> Data:
     fields = zip(("placement", "priority", "staging", "fusion"), _parts(row), strict=True)
     return {
-        name: base64.b64encode(np.ascontiguousarray(array[0], dtype=_DTYPES[name])).decode()
+        name: base64.b64encode(array[0].astype(_DTYPES[name]).tobytes()).decode()
         for name, array in fields
         if array is not None
     }

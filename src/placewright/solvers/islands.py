@@ -13,16 +13,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import os
 import time
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from placewright.errors import ConfigError, FileError
+from placewright.errors import ConfigError, PlanError
 from placewright.files.journal import Journal
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.annealing_rounds import AnnealingState
 from placewright.solvers.auto import Auto
 from placewright.solvers.island_rounds import (
@@ -42,6 +43,7 @@ from placewright.workers import as_workers
 from placewright.workers.worker_spec import usable_cores
 
 if TYPE_CHECKING:
+    import os
     from concurrent.futures import Future
 
     from placewright.files.journal import JournalSection
@@ -130,7 +132,7 @@ class _IslandSearch:
         self.shares = _shares(search.stop.left(search), islands.count)
         self.is_limited = math.isfinite(sum(self.shares))
         self.start_plans = tuple(
-            IslandPlan(candidate.found_by, candidate.key, _row(candidate.plan))
+            IslandPlan(candidate.found_by, candidate.key, PlanBatch.repeat(candidate.plan))
             for candidate in search.best_by_phase.values()
         )
 
@@ -231,8 +233,6 @@ class _IslandSearch:
         self, rounds: list[_PendingRound], plain: _PendingRound | None = None
     ) -> list[IslandReport]:
         """The reports of all rounds; each is in the journal as soon as it is there."""
-        from concurrent.futures import FIRST_COMPLETED, wait
-
         waiting = [each for each in rounds if not each.written]
         while waiting:
             futures = [each.future for each in (*waiting, plain) if each is not None]
@@ -260,7 +260,7 @@ class _IslandSearch:
             count = 0  # each is one of those that are counted with the first
             if verdict is None or verdict.key(0) != plan.key:
                 found = None if verdict is None else verdict.key(0)
-                raise FileError(
+                raise PlanError(
                     f"a plan of island {report.island} has {plan.key} there and {found} here: "
                     "expected the same simulator on all workers and for the whole journal"
                 )
@@ -309,12 +309,6 @@ def _start_plans(report: IslandReport, newcomer: IslandPlan | None) -> tuple[Isl
     if newcomer is not None:
         kept.append(IslandPlan("exchange", newcomer.key, newcomer.row))
     return distinct_plans(kept)
-
-
-def _row(plan: Any) -> Any:
-    from placewright.plan_batch import PlanBatch
-
-    return PlanBatch.repeat(plan)
 
 
 def _round_length(islands: Islands, problem: Problem) -> int:

@@ -71,8 +71,9 @@ def execute_plan(
     from placewright.cli.render.text import format_count
     from placewright.result import Result
     from placewright.runtime.executor import Executor
-    from placewright.runtime.meter import WARMUP_STEPS, load_model, time_steps
+    from placewright.runtime.meter import WARMUP_STEPS, time_steps
     from placewright.runtime.program import program as torch_program
+    from placewright.runtime.sample_model import load_model
     from placewright.runtime.verification import verify as check
     from placewright.units import format_bytes, format_percent, format_seconds
 

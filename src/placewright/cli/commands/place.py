@@ -1,5 +1,6 @@
 """`placewright place`: finds a plan for a model on a cluster."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ from placewright.cli.workloads import names_workload
 from placewright.errors import ConfigError
 
 if TYPE_CHECKING:
+    from placewright.files.journal import Journal
     from placewright.solvers import Solver
 
 
@@ -57,6 +59,26 @@ def place_model(
             help="(auto only) A trained helper: scout ranks moves before they are evaluated, pair "
             "and go propose plans; none. [default: scout]",
             rich_help_panel=panels.SEARCH,
+        ),
+    ] = None,
+    islands: Annotated[
+        int | None,
+        typer.Option(
+            "--islands",
+            metavar="K",
+            min=1,
+            help="(auto only) Run K searches side by side, which exchange their best plans.",
+            rich_help_panel=panels.SEARCH,
+        ),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            metavar="FILE",
+            help="(auto and islands) Write each finished round and measured plan to FILE; the "
+            "same command goes on from there if it was stopped.",
+            rich_help_panel=panels.RUN,
         ),
     ] = None,
     budget: options.Budget = None,
@@ -104,14 +126,17 @@ def place_model(
     from placewright.cli.render import json_output, measured, robustness, tables
     from placewright.cli.render.explanation import explanation_data, reason_lines
     from placewright.cli.render.text import INTERRUPTED_STATUS
+    from placewright.files.journal import Journal
 
     check_writable(output, trace, report)
     check_json(output, "a result")
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
     if names_workload(problem_options):
-        if trace is not None or measure is not None or robust_choice is not None:
+        single = (trace, measure, robust_choice, islands, journal)
+        if any(option is not None for option in single):
             raise ConfigError(
-                "--trace, --measure and --robust are for one problem: a workload has several calls"
+                "--trace, --measure, --robust, --islands and --journal are for one problem: a "
+                "workload has several calls"
             )
         solver = _configure(find_method(method), fuse, proposer)
         efforts = (budget, evaluations, seed, warm_start)
@@ -128,7 +153,13 @@ def place_model(
     seconds, stop = parse_budget(budget), evaluation_limit(evaluations)
     if seconds is None and stop is None and method in solvers.SEARCHES:
         seconds = parse_budget(solvers.results.DEFAULT_BUDGET)
-    with Progress(f"reading {problem_options.model}") as progress:
+    with (
+        nullcontext() if journal is None else Journal(journal) as open_journal,
+        Progress(f"reading {problem_options.model}") as progress,
+    ):
+        solver = _on_islands(solver, islands, open_journal)
+        if measured_choice is not None:
+            measured_choice.meter.journal = open_journal
         problem = problem_options.problem()
         start_plan = None if warm_start is None else find_plan(problem, warm_start)[1]
         result = solvers.solve(
@@ -149,7 +180,7 @@ def place_model(
         explanation = None
         if explain and not result.interrupted:
             is_chosen = measured_choice is not None or robust_choice is not None
-            if isinstance(solver, solvers.Auto) and not is_chosen:
+            if isinstance(solver, solvers.Auto | solvers.Islands) and not is_chosen:
                 result, explanation = explanations.explain_best(problem, result)
             else:
                 explanation = explanations.explain(problem, result)
@@ -192,10 +223,14 @@ def _with_measured_costs(problem_options: ProblemOptions) -> ProblemOptions:
     return problem_options
 
 
-def _configure(solver: "Solver", fuse: bool, proposer: str | None) -> "Solver":
+def _configure(solver: "Any", fuse: bool, proposer: str | None) -> "Any":
     """The solver with the options that `auto` alone has."""
-    from placewright.solvers import Auto
+    from placewright.solvers import Auto, Islands
 
+    if isinstance(solver, Islands):
+        return replace(
+            solver, autos=tuple(_configure(auto, fuse, proposer) for auto in solver.autos)
+        )
     if fuse:
         if not isinstance(solver, Auto):
             raise ConfigError(f"--fuse with method {solver.name!r}: only auto fuses ops")
@@ -207,3 +242,17 @@ def _configure(solver: "Solver", fuse: bool, proposer: str | None) -> "Solver":
 
         solver = replace(solver, proposers=named(proposer))
     return solver
+
+
+def _on_islands(solver: "Solver", count: int | None, journal: "Journal | None") -> "Solver":
+    """The solver on several islands; with a journal `auto` is a single one, in rounds."""
+    from placewright.solvers import Auto, Islands
+
+    if count is None and journal is None:
+        return solver
+    if isinstance(solver, Auto):
+        return Islands(count or 1, (solver,), journal=journal)
+    if not isinstance(solver, Islands):
+        option = "--journal" if count is None else "--islands"
+        raise ConfigError(f"{option} with method {solver.name!r}: only auto runs in rounds")
+    return replace(solver, count=count or solver.count, journal=journal)
