@@ -90,13 +90,20 @@ class AnnealingRounds:
         )
         self.max_factor = max(1, min(_MAX_ROUND_FACTOR, max_evaluations / self.first_length))
         self.round_count, self.idle_rounds = 0, 0
+        self._last_use: ArmEffort | None = None
 
     @property
     def state(self) -> AnnealingState:
         """What the next search can go on with."""
         arms = self.__dict__.get("arms", ())  # they are made when they are needed
         efforts = tuple(ArmEffort(arm.name, arm.uses, arm.gain_rate) for arm in arms)
-        return AnnealingState(efforts, self.round_count, self.idle_rounds)
+        if self._last_use is None:
+            return AnnealingState(efforts, self.round_count, self.idle_rounds)
+        # The round in which the search ended counts, or that arm would be next for ever.
+        last = self._last_use
+        efforts = tuple(last if effort.name == last.name else effort for effort in efforts)
+        idle_rounds = 0 if last.gain_rate > 0 else self.idle_rounds + 1
+        return AnnealingState(efforts, self.round_count + 1, idle_rounds)
 
     def restore(self, state: AnnealingState) -> None:
         """Go on with arms as another search left them; the search must have evaluated a plan."""
@@ -139,12 +146,14 @@ class AnnealingRounds:
             # A round takes as long with a scout as without one.
             length = self._first_length_of(arm) / (1.0 if arm.scout is None else _SCOUT_COST)
             self._run_arm(arm, int(min(length * effort, evaluations_left)))
+            gain = _relative_gain(key_before, self.annealer.key)
+            cost = effort * (_LOCAL_SEARCH_COST if arm.cooling is None else 1.0)
             if is_finished(search):
+                self._last_use = ArmEffort(arm.name, arm.uses + 1, gain / cost)
                 return False
             if self.fuse:
                 judge_fused(search)
-            gain = _relative_gain(key_before, self.annealer.key)
-            arm.record_gain(gain, effort * (_LOCAL_SEARCH_COST if arm.cooling is None else 1.0))
+            arm.record_gain(gain, cost)
             self.idle_rounds = 0 if gain > 1e-5 else self.idle_rounds + 1
             self.round_count, rounds = self.round_count + 1, rounds + 1
         return True

@@ -55,6 +55,7 @@ class IslandRound:
         auto: Its settings.
         number: 0 is the first round, which runs all of `auto`; later ones anneal.
         evaluations: Plans that it may evaluate at most.
+        is_whole: Whether there is no other round, so that it is `auto` itself.
         deadline: When it must end, in seconds since the epoch: it may run on another machine.
         target: A known lower bound: a plan that reaches it ends the round.
         plans: Plans to start from, best first.
@@ -66,6 +67,7 @@ class IslandRound:
     number: int
     seed: int
     evaluations: float
+    is_whole: bool
     deadline: float = math.inf
     target: float = 0.0
     plans: tuple[IslandPlan, ...] = ()
@@ -92,6 +94,24 @@ class IslandReport:
     history: tuple[tuple[int, float, float], ...]
     bound: Bound | None
     ended: bool
+
+
+@dataclass(frozen=True)
+class RoundEvaluations(Stop):
+    """Over once there is less than one evaluation left for each chain.
+
+    The rest is for the next round: arms that are used for nothing would seem to gain nothing.
+    """
+
+    count: int
+    chains: int
+    certain = True
+
+    def __call__(self, search: SearchState) -> bool:
+        return search.evaluations + self.chains > self.count
+
+    def left(self, search: SearchState) -> float:
+        return self.count - search.evaluations
 
 
 @dataclass(frozen=True)
@@ -131,7 +151,10 @@ def run_island_round(problem: Problem, start: IslandRound) -> IslandReport:
     """Run one round; it depends on its arguments alone, unless the deadline ends it."""
     stop = Stop()
     if math.isfinite(start.evaluations):
-        stop |= MaxEvaluations(int(start.evaluations))
+        evaluations, chains = int(start.evaluations), start.auto.chains
+        stop |= (
+            MaxEvaluations(evaluations) if start.is_whole else RoundEvaluations(evaluations, chains)
+        )
     if math.isfinite(start.deadline):
         stop |= Deadline(start.deadline)
     if start.target > 0:
@@ -147,6 +170,7 @@ def run_island_round(problem: Problem, start: IslandRound) -> IslandReport:
         state = start.auto.start(search)
     elif not search.over:
         state = start.auto.resume(search, start.annealing)
+    has_ended = not search.over or (start.target > 0 and TargetReached(start.target)(search))
     own = search.bound if search.bound_known else search.proven_bound
     return IslandReport(
         start.island,
@@ -157,7 +181,7 @@ def run_island_round(problem: Problem, start: IslandRound) -> IslandReport:
         state,
         tuple(search.history),
         own,
-        not search.over or (start.target > 0 and TargetReached(start.target)(search)),
+        has_ended,
     )
 
 

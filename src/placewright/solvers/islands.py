@@ -153,9 +153,11 @@ class _IslandSearch:
             is_proven = self._reaches_bound(reports)
             if not self.is_limited and plain is not None and plain.done():
                 is_proven |= self._reaches_bound([plain.report()])
-            if is_proven or search.over:
-                break
             starts = self._next_starts(reports, starts, used)
+            # What earlier processes finished counts, also where no time is left.
+            is_known = all((start.island, start.number) in self.finished for start in starts)
+            if is_proven or (search.over and not is_known):
+                break
         if plain is not None:
             self._record(self._finish([plain])[0])
 
@@ -173,6 +175,7 @@ class _IslandSearch:
             number,
             island_seed(self.search.seed, island, number),
             evaluations if share is not None else min(evaluations, self.round_length),
+            share is not None,
             self.started + seconds,
             plans=self.start_plans,
         )
@@ -200,6 +203,7 @@ class _IslandSearch:
                     number,
                     island_seed(self.search.seed, report.island, number),
                     evaluations,
+                    False,
                     self.started + self.seconds_left,
                     target,
                     _start_plans(report, newcomer),
