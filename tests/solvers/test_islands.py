@@ -21,7 +21,6 @@ from small_problems import random_problem
 import placewright as pw
 from placewright import Cluster, MaxEvaluations, MaxTime, Problem, solve
 from placewright.errors import ConfigError, FileError
-from placewright.files.journal import Journal
 from placewright.solvers import Auto, Islands, island_rounds, islands
 from placewright.solvers.stop import Gap
 from placewright.workers import open_workers

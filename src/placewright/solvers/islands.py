@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 Exchange = Literal["ring", "best", "none"]
 EXCHANGES: tuple[Exchange, ...] = ("ring", "best", "none")
 DEFAULT_ISLANDS = 4
-_ROUND_FACTOR = 32  # a round, in first rounds of annealing: some seconds
+_ROUND_FACTOR = 16  # evaluations of a round, in first rounds of an annealing chain: some seconds
 _GRACE_SECONDS = 120.0  # seconds after its deadline at which an island counts as hanging
 
 
