@@ -73,8 +73,8 @@ class Islands:
         round_evaluations: Evaluations of an island between two exchanges; by default some seconds.
         exchange: Whose best plan an island gets: `ring`, that of the island before it; `best`, the
             best of all; `none`, nobody's.
-        workers: Workers, or text such as `processes:8`; by default a process for each island, as
-            far as there are cores.
+        workers: Workers, or text such as `processes:8`; by default those of `solve`, or else a
+            process for each island, as far as there are cores.
         journal: A journal, or the name of its file: each finished round is written to it, and a run
             with the same settings goes on from there.
     """
@@ -105,7 +105,7 @@ class Islands:
             if journal is not None and not isinstance(journal, Journal):
                 journal = stack.enter_context(Journal(journal))
             section = None if journal is None else journal.section("search", _run_key(self, search))
-            spec = self.workers
+            spec = search.workers if self.workers is None else self.workers
             if spec is None:
                 spec = f"processes:{min(self.count, usable_cores())}"
             workers = stack.enter_context(as_workers(spec))

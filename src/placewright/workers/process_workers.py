@@ -47,14 +47,8 @@ class ProcessBackend:
     exchange_seconds: float = 2e-4
 
     def start_worker(self, number: int) -> ProcessWorker:
-        """Start a process and wait until it is ready."""
-        worker = ProcessWorker(self.max_bytes)
-        try:
-            worker.wait_until_ready()
-        except BaseException:
-            worker.kill()
-            raise
-        return worker
+        """Start a process."""
+        return ProcessWorker(self.max_bytes)
 
     def close(self) -> None:
         """Processes share nothing."""

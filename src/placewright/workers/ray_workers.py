@@ -29,6 +29,8 @@ try:
 except ImportError:
     raise MissingDependency("ray", "ray") from None
 
+_LOOPBACK = "127.0.0.1"
+_QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
 _START_SECONDS = 60.0  # an actor is there after a second, or no node has a CPU left for it
 _STARTED_PROBLEMS = 8  # problems that the driver keeps in Ray's store
 
@@ -58,13 +60,15 @@ class RayBackend:
         owns_cluster = False
         if not ray.is_initialized():
             owns_cluster = True
-            options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-            if spec.address is None:
-                options |= {"num_cpus": spec.count, "include_dashboard": False}
             try:
-                ray.init(address=spec.address or "local", **options)
+                if spec.address is None:
+                    _start_cluster(spec.count or 1)
+                else:
+                    ray.init(address=spec.address, **_QUIET)
             except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-                raise WorkerError(f"workers {spec}: no Ray cluster answers: {error}") from error
+                raise WorkerError(
+                    f"workers {spec}: no Ray cluster answers: {_first_line(error)}"
+                ) from error
         available = int(_resources().get("CPU", 0))
         count = available if spec.count is None else spec.count
         if not 1 <= count <= available:
@@ -77,14 +81,8 @@ class RayBackend:
         return cls(count, max_bytes, owns_cluster)
 
     def start_worker(self, number: int) -> RayWorker:
-        """Start an actor and wait until it is ready."""
-        worker = RayWorker(self, self._max_bytes)
-        try:
-            worker.wait_until_ready()
-        except BaseException:
-            worker.kill()
-            raise
-        return worker
+        """Start an actor."""
+        return RayWorker(self, self._max_bytes)
 
     def share_problem(self, key: str, data: bytes) -> Any:
         """The problem in Ray's store, where each node fetches it once."""
@@ -97,6 +95,43 @@ class RayBackend:
         self._problems.clear()
         if self._owns_cluster:
             ray.shutdown()
+
+
+def _start_cluster(cpus: int) -> None:
+    """Start a Ray cluster that only this machine can reach.
+
+    Ray takes the machine's own address for 127.0.0.1, except on systems where it is for one machine
+    only; for the moment of its start we say that this is one.
+
+    Raises:
+        WorkerError: It can be reached from elsewhere.
+    """
+    settings: Any = ray._private.ray_constants
+    previous = getattr(settings, "ENABLE_RAY_CLUSTER", True)
+    settings.ENABLE_RAY_CLUSTER = False
+    try:
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            _node_ip_address=_LOOPBACK,
+            **_QUIET,
+        )
+    finally:
+        settings.ENABLE_RAY_CLUSTER = previous
+    address = str(ray.get_runtime_context().gcs_address)
+    if not address.startswith(f"{_LOOPBACK}:"):
+        ray.shutdown()
+        raise WorkerError(
+            f"this version of Ray listens at {address}, which other machines reach: expected "
+            f"{_LOOPBACK}; start a cluster with 'ray start' and use the workers ray:auto"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    """The kind of an error of Ray and what it says first; the rest is advice and logs."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _resources() -> dict[str, float]:
@@ -147,8 +182,7 @@ class RayWorker:
         except ray.exceptions.GetTimeoutError:
             raise WorkerLost(f"its Ray actor took longer than {timeout:g} s") from None
         except ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise WorkerLost(f"its Ray actor failed: {type(error).__name__}: {reason}") from None
+            raise WorkerLost(f"its Ray actor failed: {_first_line(error)}") from None
 
 
 class _TaskActor:

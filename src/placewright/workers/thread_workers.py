@@ -43,6 +43,9 @@ class ThreadWorker:
         )
         self._thread.start()
 
+    def wait_until_ready(self) -> None:
+        """A thread is ready at once."""
+
     def run(self, request: Request) -> Reply:
         """Run a request in the thread."""
         self._requests.put(request)

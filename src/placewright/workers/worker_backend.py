@@ -34,6 +34,14 @@ class Request:
 class RunningWorker(Protocol):
     """A worker that was started."""
 
+    def wait_until_ready(self) -> None:
+        """Wait until it takes requests.
+
+        Raises:
+            WorkerLost: It died, or took too long.
+        """
+        ...
+
     def run(self, request: Request) -> Reply:
         """Run a request and wait for the reply.
 
@@ -44,7 +52,7 @@ class RunningWorker(Protocol):
         ...
 
     def kill(self) -> None:
-        """End it at once, from any thread; a request that it runs raises WorkerLost."""
+        """End it at once, from any thread; whoever waits for it gets WorkerLost."""
         ...
 
 
@@ -65,7 +73,7 @@ class WorkerBackend(Protocol):
         ...
 
     def start_worker(self, number: int) -> RunningWorker:
-        """Start the worker of this number and wait until it is ready.
+        """Start the worker of this number, without waiting for it.
 
         Raises:
             WorkerLost: It could not be started.

@@ -69,7 +69,8 @@ class Workers:
         self._queue: deque[_Chunk] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
-        self._running: dict[int, RunningWorker] = {}
+        self._workers: dict[int, RunningWorker] = {}
+        self._ready: set[int] = set()
         self._start_failures = [0] * backend.count
         self._lost = 0
         self._owner_pid = os.getpid()
@@ -166,7 +167,7 @@ class Workers:
         with self._changed:
             first_time = not self._closing.is_set()
             self._closing.set()
-            waiting, running = list(self._queue), list(self._running.values())
+            waiting, running = list(self._queue), list(self._workers.values())
             self._queue.clear()
             self._changed.notify_all()
         for chunk in waiting:
@@ -277,9 +278,17 @@ class Workers:
             self._remove(number, worker)
 
     def _start(self, number: int) -> RunningWorker | None:
+        worker: RunningWorker | None = None
         try:
             worker = self._backend.start_worker(number)
+            with self._changed:
+                self._workers[number] = worker  # so that `close` ends the wait
+                if self._closing.is_set():
+                    raise WorkerLost("the workers were closed")
+            worker.wait_until_ready()
         except Exception as error:  # whatever it is, the caller of `map` has to hear of it
+            if worker is not None:
+                self._remove(number, worker)
             if self._closing.is_set():
                 return None
             cause = error if isinstance(error, WorkerLost) else WorkerLost(repr(error))
@@ -287,22 +296,19 @@ class Workers:
             with self._changed:
                 self._lost += 1
                 self._start_failures[number] += 1
-                hopeless = not self._running and min(self._start_failures) >= self._attempts
+                hopeless = not self._ready and min(self._start_failures) >= self._attempts
             if hopeless:
                 self._fail_waiting(cause)
             return None
         with self._changed:
             self._start_failures[number] = 0
-            self._running[number] = worker
-            is_closed = self._closing.is_set()
-        if is_closed:  # `close` may have come before the worker was known
-            self._remove(number, worker)
-            return None
+            self._ready.add(number)
         return worker
 
     def _remove(self, number: int, worker: RunningWorker) -> None:
         with self._changed:
-            self._running.pop(number, None)
+            self._workers.pop(number, None)
+            self._ready.discard(number)
         worker.kill()
 
     def _finish(self, chunk: _Chunk, reply: Reply) -> None:

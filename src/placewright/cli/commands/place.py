@@ -84,6 +84,7 @@ def place_model(
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
+    workers: options.WorkersOption = None,
     warm_start: options.WarmStart = None,
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
@@ -132,11 +133,11 @@ def place_model(
     check_json(output, "a result")
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
     if names_workload(problem_options):
-        single = (trace, measure, robust_choice, islands, journal)
+        single = (trace, measure, robust_choice, workers, islands, journal)
         if any(option is not None for option in single):
             raise ConfigError(
-                "--trace, --measure, --robust, --islands and --journal are for one problem: a "
-                "workload has several calls"
+                "--trace, --measure, --robust, --workers, --islands and --journal are for one "
+                "problem: a workload has several calls"
             )
         solver = _configure(find_method(method), fuse, proposer)
         efforts = (budget, evaluations, seed, warm_start)
@@ -173,6 +174,7 @@ def place_model(
             budget=seconds,
             keep_interrupted=True,
             cautious=cautious,
+            workers=workers,
         )
         if measured_choice is not None:
             measured_choice.meter.close()
