@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placewright.result import Result
+    from placewright.workers import Workers
 
 QUICK = (Auto(first_evaluations=40, exact=False),)
 """Short rounds of annealing, so that a few hundred plans are several exchanges."""
 EVALUATIONS = MaxEvaluations(1_801)
+FOUR = "4xP100+cpu"
 
 
 @cache
@@ -47,7 +50,7 @@ def any_problem(seed: int) -> Problem:
     return random_problem(seed, ops=14)
 
 
-def quick(count: int = 3, workers: str = "threads:1", **settings: object) -> Islands:
+def quick(count: int = 3, workers: Workers | str = "threads:1", **settings: object) -> Islands:
     return Islands(count, QUICK, round_evaluations=150, workers=workers, **settings)  # type: ignore[arg-type]
 
 
@@ -115,33 +118,59 @@ def test_what_an_island_proves_is_the_bound_of_the_result(monkeypatch):
 
 
 def test_plans_go_round_the_ring_and_best_goes_to_all(monkeypatch):
-    starts: dict[str, dict[tuple[int, int], island_rounds.IslandRound]] = {}
-    reports: dict[str, dict[tuple[int, int], island_rounds.IslandReport]] = {}
+    starts: dict[tuple[int, int], island_rounds.IslandRound] = {}
+    reports: dict[tuple[int, int], island_rounds.IslandReport] = {}
     run_round = island_rounds.run_island_round
 
     def watch(problem, start):
-        report = run_round(problem, start)
-        starts[exchange][start.island, start.number] = start
-        reports[exchange][start.island, start.number] = report
-        return report
+        starts[start.island, start.number] = start
+        reports[start.island, start.number] = run_round(problem, start)
+        return reports[start.island, start.number]
 
     monkeypatch.setattr(island_rounds, "run_island_round", watch)
     for exchange in islands.EXCHANGES:
-        starts[exchange], reports[exchange] = {}, {}
+        starts.clear()
         solve(branches(), quick(4, exchange=exchange), MaxEvaluations(1_600), seed=1)
-        assert {number for island, number in starts[exchange] if island == 0} == {0}
-        first = {island: reports[exchange][island, 0].plans[0] for island in (1, 2, 3)}
-        best = min(first.values(), key=lambda plan: plan.key)
-        for island in (1, 2, 3):
-            before = {1: 3, 2: 1, 3: 2}[island]
-            expected = {"ring": first[before], "best": best, "none": first[island]}[exchange]
-            keys = [plan.key for plan in starts[exchange][island, 1].plans]
-            assert expected.key in keys
-            assert keys == sorted(keys)  # so that annealing begins with the best
-            newcomers = [p for p in starts[exchange][island, 1].plans if p.phase == "exchange"]
-            assert len(newcomers) <= (0 if exchange == "none" else 1)
-        seeds = {start.seed for start in starts[exchange].values()}
-        assert len(seeds) == len(starts[exchange])  # no round repeats another's draws
+        first = [reports[island, 0].search.best for island in range(4)]
+        best = min(first, key=lambda plan: plan.key)
+        for island in range(4):
+            given = {"ring": first[island - 1], "best": best, "none": first[island]}[exchange]
+            is_new = island > 0 and given.digest != first[island].digest
+            newcomers = starts[island, 1].plans
+            assert [plan.digest for plan in newcomers] == [given.digest] * is_new
+        assert len({start.seed for start in starts.values()}) == 4
+
+
+RANDOM_PROBLEMS = [
+    *((seed, objective, "in order") for seed in range(4) for objective in ("step", "period")),
+    (4, "step", "ready"),
+]
+
+
+@pytest.mark.parametrize(("seed", "objective", "discipline"), RANDOM_PROBLEMS)
+def test_one_island_in_rounds_is_auto_to_the_last_plan(seed, objective, discipline, tmp_path):
+    """Also where each round is read from a journal: a snapshot leaves nothing out."""
+    problem = random_problem(seed, discipline, objective, ops=14)
+    auto = replace(QUICK[0], fuse=seed % 2 == 1 and objective == "step")
+    stop = MaxEvaluations(1_500)
+    whole = solve(problem, auto, stop, seed=seed)
+    path = tmp_path / "run.journal"
+    one = Islands(1, (auto,), 90, workers="threads:1", journal=path)
+    assert_same(solve(problem, one, stop, seed=seed), whole)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for count in range(2, len(lines), 3):  # go on behind any record
+        path.write_bytes(b"".join(lines[:count]))
+        assert_same(solve(problem, one, stop, seed=seed), whole)
+
+
+@pytest.mark.parametrize("network", ["branches", "offload", "cifar10"])
+def test_a_network_in_rounds_is_auto_to_the_last_plan(network):
+    """Local search and restarts come for more than 400 ops, streaming where memory is scarce."""
+    problem = Problem(load(network), Cluster.parse("1xP100+cpu" if network == "offload" else FOUR))
+    auto = Auto(first_evaluations=30, exact=False)
+    whole = solve(problem, auto, MaxEvaluations(1_000), seed=1)
+    one = Islands(1, (auto,), 100, workers="threads:1")
+    assert_same(solve(problem, one, MaxEvaluations(1_000), seed=1), whole)
 
 
 def test_a_time_budget_ends_a_run_inside_a_round_and_keeps_the_best():
@@ -153,7 +182,7 @@ def test_a_time_budget_ends_a_run_inside_a_round_and_keeps_the_best():
 def test_a_gap_that_is_reached_ends_the_rounds():
     stop = Gap(1e6) | MaxEvaluations(100_000)
     result = solve(branches(), replace(quick(1), round_evaluations=200), stop)
-    assert result.evaluations <= 200
+    assert result.evaluations < 1_000  # that of one round and the rest of its annealing
 
 
 def test_fewer_plans_than_islands_are_evaluated_by_as_many_islands():
@@ -205,7 +234,7 @@ def test_a_run_cut_after_any_record_ends_alike_and_repeats_no_finished_round(tmp
     lines = path.read_bytes().splitlines(keepends=True)
     finished = [json.loads(line[17:])["record"] for line in lines[2:]]
     rounds = [(record["island"], record["round"]) for record in finished]
-    assert len(rounds) == len(set(rounds)) >= 1 + 2 * 4  # 601, and two times 600 in 150s
+    assert len(rounds) == len(set(rounds)) >= 6
     assert sum(record["evaluations"] for record in finished) == 1_801
     for count in range(0, len(finished) + 1, 2):
         path.write_bytes(b"".join(lines[: 2 + count]))
@@ -310,29 +339,43 @@ def test_a_driver_that_is_killed_fifty_times_ends_with_the_same_plan(tmp_path):
     check_driver_kills(tmp_path, 50, "processes:2", 0)
 
 
+def worker_processes() -> list[int]:
+    """The processes of workers that this process has started."""
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/children") as children:
+            for pid in children.read().split():
+                with suppress(OSError), open(f"/proc/{pid}/cmdline") as command:
+                    found += [int(pid)] * ("process_worker" in command.read())
+    return found
+
+
 def check_worker_kills(kills: int, seed: int) -> None:
     """Kill a process of the workers at a random moment, again and again while islands search."""
-    rng, done = random.Random(seed), 0
-    while done < kills:
+    rng, killed = random.Random(seed), 0
+    for _ in range(3 * kills):
+        if killed >= kills:
+            return
         with open_workers("processes:2", attempts=20) as workers:
-            ended = threading.Event()
+            ended, pids = threading.Event(), []
 
-            def kill(workers=workers, ended=ended) -> None:
-                nonlocal done
-                for _ in range(min(3, kills - done)):
-                    if ended.wait(0.05 + 0.4 * rng.random()):
-                        return
-                    running = list(workers._running.values())
-                    if running:
-                        os.kill(rng.choice(running).pid, signal.SIGKILL)  # type: ignore[attr-defined]
-                        done += 1
+            def kill(ended=ended, pids=pids, most=min(3, kills - killed)) -> None:
+                while len(pids) < most and not ended.wait(0.3 * rng.random()):
+                    if running := worker_processes():
+                        pids.append(rng.choice(running))
+                        with suppress(ProcessLookupError):
+                            os.kill(pids[-1], signal.SIGKILL)
 
             thread = threading.Thread(target=kill)
             thread.start()
-            result = solve(branches(), quick(workers=workers), EVALUATIONS, seed=5)  # type: ignore[arg-type]
-            ended.set()
-            thread.join()
+            try:
+                result = solve(branches(), quick(workers=workers), EVALUATIONS, seed=5)
+            finally:
+                ended.set()
+                thread.join()
         assert_same(result, undisturbed())
+        killed += len(pids)
+    raise AssertionError(f"only {killed} workers were killed")
 
 
 def test_workers_that_are_killed_three_times_change_nothing():

@@ -1,11 +1,11 @@
 """Islands: several `auto` side by side, which exchange their best plans between rounds.
 
 The island model of evolutionary search (Tanese 1989; Whitley, Rana and Heckendorn 1999), with
-annealing on each island. Island 0 is `auto` itself with the seed of the run, undisturbed from its
-first plan to its last, so that the result is never worse than `auto` with an island's share of the
-evaluations. The others work in rounds of a fixed number of evaluations, and exchange plans after
-each. A round is a pure function of its start, so the plan does not depend on the workers: not on
-their kind, not on their number, not on those that die.
+`auto` on each island. A round lasts a fixed number of evaluations, and then to the end of the
+current round of annealing. Island 0 gives its plans and takes none: it is `auto` with the seed of
+the run, so that the result is never worse than that of `auto` with an island's share of the
+evaluations. A round is a pure function of its start, so the plan does not depend on the workers:
+not on their kind, not on their number, not on those that die.
 """
 
 from __future__ import annotations
@@ -14,31 +14,27 @@ import hashlib
 import itertools
 import math
 import time
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from placewright import simulator
 from placewright.errors import ConfigError, PlanError
 from placewright.files.journal import Journal
-from placewright.plan_batch import PlanBatch
-from placewright.solvers.annealing_rounds import AnnealingState
 from placewright.solvers.auto import Auto
 from placewright.solvers.island_rounds import (
-    MAX_PLANS,
-    IslandPlan,
     IslandReport,
     IslandRound,
     RunIslandRounds,
     TargetReached,
-    distinct_plans,
     read_report,
     report_record,
 )
+from placewright.solvers.search_snapshot import PhasePlan
 from placewright.solvers.searches.annealing import first_round_length
-from placewright.solvers.single import SingleDevices
 from placewright.workers import as_workers
 from placewright.workers.worker_spec import usable_cores
 
@@ -48,6 +44,7 @@ if TYPE_CHECKING:
 
     from placewright.files.journal import JournalSection
     from placewright.files.validation import Data
+    from placewright.plan_batch import PlanBatch
     from placewright.problem import Problem
     from placewright.solvers.search import Search
     from placewright.workers import Workers
@@ -120,199 +117,152 @@ class _IslandSearch:
         self, islands: Islands, search: Search, workers: Workers, section: JournalSection | None
     ) -> None:
         self.islands, self.search, self.workers, self.section = islands, search, workers, section
-        self.started, self.seconds_left = time.time(), search.stop.seconds_left(search)
         self.finished: dict[tuple[int, int], IslandReport] = {}
-        """Reports that an earlier run wrote, by island and round."""
+        """Reports that an earlier process wrote, by island and round."""
+        rows: dict[str, PlanBatch] = {}
         for record in [] if section is None else section.records:
-            report = read_report(search.problem, record)
+            report = read_report(search.problem, record, rows)
             self.finished[report.island, report.number] = report
             search.earlier_seconds = max(search.earlier_seconds, float(record["elapsed"]))
-        self.seconds_left = search.stop.seconds_left(search)
+        self.written = set(rows)
+        self.recorded: set[str] = set()
+        self.deadline = time.time() + search.stop.seconds_left(search)
         self.round_length = _round_length(islands, search.problem)
-        self.shares = _shares(search.stop.left(search), islands.count)
-        self.is_limited = math.isfinite(sum(self.shares))
-        self.start_plans = tuple(
-            IslandPlan(candidate.found_by, candidate.key, PlanBatch.repeat(candidate.plan))
-            for candidate in search.best_by_phase.values()
-        )
+        self.warm_starts = tuple(map(PhasePlan.of, search.best_by_phase.values()))
+        self.shares = [
+            share + len(self.warm_starts)  # which the search has counted before
+            for share in _shares(search.stop.left(search), islands.count)
+            if share >= 1
+        ]
 
     def run(self) -> None:
-        search = self.search
-        plain = None
-        in_rounds = [island for island, share in enumerate(self.shares) if share >= 1]
-        if len(in_rounds) > 1:  # the first is not cut into rounds
-            share = min(1.0, self.workers.count / len(in_rounds))
-            plain = self._begin(self._start(in_rounds.pop(0), 0, share))
-        starts = [self._start(island, 0) for island in in_rounds]
-        used = dict.fromkeys(in_rounds, 0)
+        starts = [
+            IslandRound(
+                self._auto(island),
+                island,
+                0,
+                island_seed(self.search.seed, island),
+                self.round_length + len(self.warm_starts),
+                evaluations,
+                self.deadline,
+                plans=self.warm_starts,
+            )
+            for island, evaluations in enumerate(self.shares)
+        ]
+        latest: dict[int, IslandReport] = {}
         while starts:
-            reports = self._finish([self._begin(start) for start in starts], plain)
+            reports = self._run_rounds(starts)
             for report in reports:
-                used[report.island] += report.evaluations
                 self._record(report)
-            is_proven = self._reaches_bound(reports)
-            if not self.is_limited and plain is not None and plain.done():
-                is_proven |= self._reaches_bound([plain.report()])
-            starts = self._next_starts(reports, starts, used)
+                latest[report.island] = report
+            bounds = [report.search.bound for report in latest.values()]
+            target = max((bound.seconds for bound in bounds if bound is not None), default=0.0)
+            starts = self._next_starts(latest, target)
             # What earlier processes finished counts, also where no time is left.
             is_known = all((start.island, start.number) in self.finished for start in starts)
-            if is_proven or (search.over and not is_known):
+            if TargetReached(target)(self.search) or (self.search.over and not is_known):
                 break
-        if plain is not None:
-            self._record(self._finish([plain])[0])
 
-    def _start(self, island: int, number: int, share: float | None = None) -> IslandRound:
-        """The first round of an island, or all of island 0.
-
-        Args:
-            share: Of the time left, for an island that is not cut into rounds.
-        """
-        evaluations = self.shares[island]
-        seconds = self.seconds_left * (1.0 if share is None else share)
-        return IslandRound(
-            self._auto(island),
-            island,
-            number,
-            island_seed(self.search.seed, island, number),
-            evaluations if share is not None else min(evaluations, self.round_length),
-            share is not None,
-            self.started + seconds,
-            plans=self.start_plans,
-        )
-
-    def _next_starts(
-        self, reports: list[IslandReport], starts: list[IslandRound], used: dict[int, int]
-    ) -> list[IslandRound]:
+    def _next_starts(self, latest: dict[int, IslandReport], target: float) -> list[IslandRound]:
         """The next round of all islands that may still gain."""
-        target = max((start.target for start in starts), default=0.0)
-        target = max([target, *(each.bound.seconds for each in reports if each.bound is not None)])
-        next_starts = []
-        for position, report in enumerate(reports):
-            newcomer = self._newcomer(reports, position)
-            has_gained = newcomer is not None and newcomer.key < report.plans[0].key
-            evaluations = min(self.shares[report.island] - used[report.island], self.round_length)
-            if evaluations < 1 or (report.ended and not has_gained):
+        starts = []
+        for island, report in latest.items():
+            newcomers = self._newcomers(latest, island)
+            gains = any(plan.key < report.search.best.key for plan in newcomers)
+            is_spent = report.search.evaluations >= self.shares[island]
+            if is_spent or (report.has_ended and not gains):
                 continue
-            number, annealing = report.number + 1, report.annealing
-            if has_gained:
-                annealing = AnnealingState(annealing.arms, annealing.round_count)
-            next_starts.append(
+            starts.append(
                 IslandRound(
-                    self._auto(report.island),
-                    report.island,
-                    number,
-                    island_seed(self.search.seed, report.island, number),
-                    evaluations,
-                    False,
-                    self.started + self.seconds_left,
+                    self._auto(island),
+                    island,
+                    report.number + 1,
+                    island_seed(self.search.seed, island),
+                    self.round_length,
+                    self.shares[island],
+                    self.deadline,
                     target,
-                    _start_plans(report, newcomer),
-                    annealing,
+                    newcomers,
+                    report,
                 )
             )
-        return next_starts
+        return starts
 
-    def _newcomer(self, reports: list[IslandReport], position: int) -> IslandPlan | None:
-        """The plan that an island gets from the others."""
-        exchange = self.islands.exchange
-        if exchange == "none" or len(reports) == 1:
-            return None
-        if exchange == "ring":  # plans spread slowly, so that islands stay different for a while
-            return reports[position - 1].plans[0]
-        return min((report.plans[0] for report in reports), key=lambda plan: plan.key)
+    def _newcomers(self, latest: dict[int, IslandReport], island: int) -> tuple[PhasePlan, ...]:
+        """The plan that an island gets from another one, unless it is its own best."""
+        if island == 0 or self.islands.exchange == "none":
+            return ()
+        if self.islands.exchange == "ring":  # plans spread slowly: islands differ for longer
+            given = latest[island - 1].search.best
+        else:
+            given = min((each.search.best for each in latest.values()), key=lambda plan: plan.key)
+        if given.digest == latest[island].search.best.digest:
+            return ()
+        return (PhasePlan("exchange", given.key, given.row),)
 
     def _auto(self, island: int) -> Auto:
         return self.islands.autos[island % len(self.islands.autos)]
 
-    def _begin(self, start: IslandRound) -> _PendingRound:
-        if (report := self.finished.get((start.island, start.number))) is not None:
-            return _PendingRound(report)
-        timeout = max(0.0, start.deadline - time.time()) + _GRACE_SECONDS
-        task = RunIslandRounds()
-        return _PendingRound(
-            None, self.workers.submit(task, [start], self.search.problem, timeout=timeout)
-        )
-
-    def _finish(
-        self, rounds: list[_PendingRound], plain: _PendingRound | None = None
-    ) -> list[IslandReport]:
-        """The reports of all rounds; each is in the journal as soon as it is there."""
-        waiting = [each for each in rounds if not each.written]
-        while waiting:
-            futures = [each.future for each in (*waiting, plain) if each is not None]
-            pending = [future for future in futures if future is not None and not future.done()]
-            for each in (*waiting, plain):
-                if each is not None and each.done() and not each.written:
-                    self._write(each.report())
-                    each.written = True
-            waiting = [each for each in waiting if not each.written]
-            if waiting and pending:
-                wait(pending, return_when=FIRST_COMPLETED)
-        return [each.report() for each in rounds]
-
-    def _write(self, report: IslandReport) -> None:
-        if self.section is not None:
-            elapsed = self.search.seconds
-            self.section.append({**report_record(report), "elapsed": elapsed})
+    def _run_rounds(self, starts: list[IslandRound]) -> list[IslandReport]:
+        """The reports of rounds; each is in the journal as soon as it is there."""
+        known = {(start.island, start.number): start for start in starts}
+        reports = {at: self.finished[at] for at in known if at in self.finished}
+        timeout = max(0.0, self.deadline - time.time()) + _GRACE_SECONDS
+        futures: dict[Future[list[IslandReport]], tuple[int, int]] = {
+            self.workers.submit(
+                RunIslandRounds(), [start], self.search.problem, timeout=timeout
+            ): at
+            for at, start in known.items()
+            if at not in reports
+        }
+        try:
+            for future in as_completed(futures):
+                [report] = future.result()
+                reports[futures[future]] = report
+                if self.section is not None:
+                    record = report_record(report, self.written)
+                    self.section.append({**record, "elapsed": self.search.seconds})
+        finally:
+            for future in futures:
+                future.cancel()
+        return [reports[at] for at in known]
 
     def _record(self, report: IslandReport) -> None:
         """Count an island's plans, and let the search keep the best of them."""
-        search, count = self.search, report.evaluations
-        for plan in report.plans:
-            search.phase = plan.phase
-            verdict = search.count_external(count, plan.row)
-            count = 0  # each is one of those that are counted with the first
-            if verdict is None or verdict.key(0) != plan.key:
-                found = None if verdict is None else verdict.key(0)
-                raise PlanError(
-                    f"a plan of island {report.island} has {plan.key} there and {found} here: "
-                    "expected the same simulator on all workers and for the whole journal"
-                )
-        if report.bound is not None:
-            search.prove(report.bound.seconds, report.bound.name)
+        search, snapshot = self.search, report.search
+        count = report.evaluations - (0 if report.number else len(self.warm_starts))
+        if self.islands.count == 1:  # it is one search: nothing of it is lost
+            self._check(snapshot.best)
+            snapshot.restore(search)
+            search.count_external(0)
+            return
+        search.count_external(count)
+        plans = (snapshot.best, *snapshot.top, *snapshot.by_phase)
+        for plan in plans:
+            if plan.digest not in self.recorded:
+                self.recorded.add(plan.digest)
+                search.phase = plan.phase
+                self._check(plan)
+                search.count_external(0, plan.row)
+        if snapshot.bound is not None:
+            search.prove(snapshot.bound.seconds, snapshot.bound.name)
 
-    def _reaches_bound(self, reports: list[IslandReport]) -> bool:
-        return any(
-            report.bound is not None and TargetReached(report.bound.seconds)(self.search)
-            for report in reports
-        )
-
-
-@dataclass
-class _PendingRound:
-    """A round that a worker runs, or one that is finished already."""
-
-    finished: IslandReport | None
-    future: Future[list[IslandReport]] | None = None
-
-    def __post_init__(self) -> None:
-        self.written = self.finished is not None
-
-    def done(self) -> bool:
-        return self.future is None or self.future.done()
-
-    def report(self) -> IslandReport:
-        if self.finished is None:
-            assert self.future is not None
-            self.finished = self.future.result()[0]
-        return self.finished
+    def _check(self, plan: PhasePlan) -> None:
+        """Check that this process agrees with the worker, which may be on another machine."""
+        key = simulator.judge_batch(self.search.problem, plan.row).key(0)
+        if key != plan.key:
+            raise PlanError(
+                f"a worker found {plan.key} for a plan that has {key} here: expected the same "
+                "release and simulator on all workers, and for the whole of a journal"
+            )
 
 
-def island_seed(seed: int, island: int, number: int) -> int:
-    """The seed of a round; island 0 begins with that of the run."""
-    if island == 0 and number == 0:
+def island_seed(seed: int, island: int) -> int:
+    """The seed of an island; island 0 has that of the run."""
+    if island == 0:
         return seed
-    state = np.random.SeedSequence([seed, island, number]).generate_state(1, np.uint64)
+    state = np.random.SeedSequence([seed, island]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
-
-
-def _start_plans(report: IslandReport, newcomer: IslandPlan | None) -> tuple[IslandPlan, ...]:
-    """An island's own best plans, its best single device, and what it got from another one."""
-    single = [plan for plan in report.plans if plan.phase == SingleDevices.name]
-    kept = [*report.plans[:MAX_PLANS], *single]
-    if newcomer is not None:
-        kept.append(IslandPlan("exchange", newcomer.key, newcomer.row))
-    return distinct_plans(kept)
 
 
 def _round_length(islands: Islands, problem: Problem) -> int:

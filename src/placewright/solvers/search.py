@@ -132,6 +132,24 @@ class Search:
         return self._best_plans.best_first()
 
     @property
+    def found_order(self) -> list[Candidate]:
+        """The best few plans in the order in which they were found."""
+        return self._best_plans.in_order()
+
+    @property
+    def own_bound(self) -> Bound | None:
+        """The problem's own bound, if it has been computed."""
+        return self._own_bound if self.bound_known else None
+
+    def restore_bounds(
+        self, best_plans: BestPlans, own_bound: Bound | None, proven_bound: Bound | None
+    ) -> None:
+        """Take the best few plans and the bounds of a snapshot (`search_snapshot.py`)."""
+        self._best_plans, self.proven_bound = best_plans, proven_bound
+        if own_bound is not None:
+            self.__dict__["_own_bound"] = own_bound
+
+    @property
     def bound(self) -> Bound:
         """A lower bound for plans that fit: the problem's, or a better one that a solver proved."""
         return self._or_proven(self._own_bound)
