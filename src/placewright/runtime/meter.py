@@ -145,9 +145,19 @@ class Meter:
         self._child: Any = None
         self._pipe: Any = None
 
-    def __call__(self, problem: Problem, placements: NDArray[np.int32]) -> Outcome:
+    def __call__(
+        self,
+        problem: Problem,
+        placements: NDArray[np.int32],
+        priority: NDArray[np.float64] | None = None,
+        fusion: NDArray[np.int32] | None = None,
+    ) -> Outcome:
         """The measured times of plans × ops."""
-        plans = [Plan.of(problem, row) for row in np.atleast_2d(placements)]
+        parts = [None if part is None else np.atleast_2d(part) for part in (priority, fusion)]
+        plans = [
+            Plan.of(problem, row, *(None if part is None else part[at] for part in parts))
+            for at, row in enumerate(np.atleast_2d(placements))
+        ]
         seconds = np.array([self.measure(plan).seconds for plan in plans])
         zeros = np.zeros(len(plans), dtype=np.int64)
         return Outcome(seconds, zeros, zeros.astype(np.float64))

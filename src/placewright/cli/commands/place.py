@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,10 +23,6 @@ from placewright.cli.progress import Progress
 from placewright.cli.workload_commands import place_workload
 from placewright.cli.workloads import names_workload
 from placewright.errors import ConfigError
-
-if TYPE_CHECKING:
-    from placewright.files.journal import Journal
-    from placewright.solvers import Solver
 
 
 @with_problem_options
@@ -151,6 +147,7 @@ def place_model(
         None if measure is None else measured.measured_selection(problem_options, measure)
     )
     solver = _configure(find_method(method), fuse, proposer)
+    solver = _on_islands(solver, islands, journal)
     seconds, stop = parse_budget(budget), evaluation_limit(evaluations)
     if seconds is None and stop is None and method in solvers.SEARCHES:
         seconds = parse_budget(solvers.results.DEFAULT_BUDGET)
@@ -158,9 +155,10 @@ def place_model(
         nullcontext() if journal is None else Journal(journal) as open_journal,
         Progress(f"reading {problem_options.model}") as progress,
     ):
-        solver = _on_islands(solver, islands, open_journal)
-        if measured_choice is not None:
-            measured_choice.meter.journal = open_journal
+        if open_journal is not None:
+            solver = replace(solver, journal=open_journal)
+            if measured_choice is not None:
+                measured_choice.meter.journal = open_journal
         problem = problem_options.problem()
         start_plan = None if warm_start is None else find_plan(problem, warm_start)[1]
         result = solvers.solve(
@@ -246,7 +244,7 @@ def _configure(solver: "Any", fuse: bool, proposer: str | None) -> "Any":
     return solver
 
 
-def _on_islands(solver: "Solver", count: int | None, journal: "Journal | None") -> "Solver":
+def _on_islands(solver: "Any", count: int | None, journal: Path | None) -> "Any":
     """The solver on several islands; with a journal `auto` is a single one, in rounds."""
     from placewright.solvers import Auto, Islands
 
