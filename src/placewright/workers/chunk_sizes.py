@@ -19,10 +19,12 @@ class ChunkSizes:
     Args:
         count: The number of workers.
         exchange_seconds: How long an empty request takes.
+        max_bytes: The most bytes that a message may have.
     """
 
-    def __init__(self, count: int, exchange_seconds: float) -> None:
+    def __init__(self, count: int, exchange_seconds: float, max_bytes: int) -> None:
         self._count, self._min_seconds = count, _MIN_EXCHANGES * exchange_seconds
+        self._max_bytes = min(_MAX_CHUNK_BYTES, max_bytes // 2)  # items differ in size
         self._item_seconds: dict[object, float] = {}
         self._lock = threading.Lock()
 
@@ -55,4 +57,4 @@ class ChunkSizes:
         else:
             worthwhile = ceil(self._min_seconds / max(seconds, 1e-9))
             size = max(ceil(items / (self._count * _CHUNKS_PER_WORKER)), worthwhile)
-        return max(1, min(size, _MAX_CHUNK_BYTES // max(item_bytes, 1)))
+        return max(1, min(size, self._max_bytes // max(item_bytes, 1)))

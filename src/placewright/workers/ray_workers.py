@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import MissingDependency, WorkerError
@@ -32,7 +33,7 @@ except ImportError:
 _LOOPBACK = "127.0.0.1"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
 _START_SECONDS = 60.0  # an actor is there after a second, or no node has a CPU left for it
-_STARTED_PROBLEMS = 8  # problems that the driver keeps in Ray's store
+_SHARED_PROBLEMS = 8  # problems that the driver keeps in Ray's store
 
 
 class RayBackend:
@@ -48,7 +49,8 @@ class RayBackend:
     def __init__(self, count: int, max_bytes: int, owns_cluster: bool) -> None:
         self.count = count
         self._max_bytes, self._owns_cluster = max_bytes, owns_cluster
-        self._problems = RecentProblems(_STARTED_PROBLEMS)
+        self._problems = RecentProblems(_SHARED_PROBLEMS)
+        self._lock = threading.Lock()
 
     @classmethod
     def connect(cls, spec: WorkerSpec, max_bytes: int) -> RayBackend:
@@ -86,9 +88,10 @@ class RayBackend:
 
     def share_problem(self, key: str, data: bytes) -> Any:
         """The problem in Ray's store, where each node fetches it once."""
-        if key not in self._problems:
-            self._problems.add(key, ray.put(data))
-        return self._problems.get(key)
+        with self._lock:
+            if key not in self._problems:
+                self._problems.add(key, ray.put(data))
+            return self._problems.get(key)
 
     def close(self) -> None:
         """Leave a running cluster as it is, and end one that was started for these workers."""
@@ -153,7 +156,13 @@ class RayWorker:
 
     def wait_until_ready(self) -> None:
         """Wait for its first answer."""
-        self._wait(self._actor.is_ready.remote(), _START_SECONDS)
+        try:
+            self._wait(self._actor.is_ready.remote(), _START_SECONDS)
+        except TimeoutError:
+            raise WorkerLost(
+                f"its Ray actor was not there after {_START_SECONDS:g} s: no node of the cluster "
+                "may have a CPU left"
+            ) from None
 
     def run(self, request: Request) -> Reply:
         """Call the actor and wait for the reply."""
@@ -164,7 +173,10 @@ class RayWorker:
             # In a list Ray passes the reference itself, which the actor reads.
             shared.append(self._backend.share_problem(problem.key, problem.data))
         call = self._actor.answer.remote(problem.key, shared, request.encoded_task, items)
-        reply = self._wait(call, request.timeout)
+        try:
+            reply = self._wait(call, request.timeout)
+        except TimeoutError:
+            raise WorkerLost(f"its Ray actor took longer than {request.timeout:g} s") from None
         if not was_read(reply):
             self._sent_problems.clear()
         elif problem.key:
@@ -180,7 +192,7 @@ class RayWorker:
         try:
             return ray.get(call, timeout=min(timeout, 1e9))
         except ray.exceptions.GetTimeoutError:
-            raise WorkerLost(f"its Ray actor took longer than {timeout:g} s") from None
+            raise TimeoutError from None
         except ray.exceptions.RayError as error:
             raise WorkerLost(f"its Ray actor failed: {_first_line(error)}") from None
 

@@ -65,7 +65,7 @@ class Workers:
         self._max_bytes = max_message_bytes
         self._sends = backend.kind != "threads"  # which share the driver's memory
         self._encode_problem = ProblemEncoder(max_message_bytes)
-        self._chunk_sizes = ChunkSizes(backend.count, backend.exchange_seconds)
+        self._chunk_sizes = ChunkSizes(backend.count, backend.exchange_seconds, max_message_bytes)
         self._queue: deque[_Chunk] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()

@@ -40,10 +40,10 @@ class WorkerSpec:
         text = str(text).strip()
         if text.startswith(("ray://", "ray:auto")):
             return cls._parse_cluster(text)
-        match = re.fullmatch(r"(?:(threads|processes|ray)(?::(?=\d))?)?(\d+)?", text)
-        if not text or match is None:
+        match = re.fullmatch(r"(threads|processes|ray)(?::(\d+))?|(\d+)", text)
+        if match is None:
             raise _error(text)
-        kind, count = match[1] or "processes", match[2]
+        kind, count = match[1] or "processes", match[2] or match[3]
         return cls(kind, usable_cores() if count is None else _checked_count(text, count))  # type: ignore[arg-type]
 
     @classmethod
