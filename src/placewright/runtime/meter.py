@@ -174,7 +174,7 @@ class Meter:
         digest = plan_digest(plan)
         if digest not in self.measurements:
             measurement = self._measure_repeatedly(plan)
-            if self._section is not None:
+            if self.journal is not None and self._section is not None:
                 append_measurement(self._section, digest, measurement)
             self.measurements[digest] = measurement
         return self.measurements[digest]
