@@ -22,7 +22,8 @@ from small_problems import random_problem
 import placewright as pw
 from placewright import Cluster, MaxEvaluations, MaxTime, Problem, solve
 from placewright.errors import ConfigError, FileError
-from placewright.solvers import Auto, Islands, island_rounds, islands
+from placewright.solvers import Auto, Islands, Search, island_rounds, islands
+from placewright.solvers.search_snapshot import SearchSnapshot
 from placewright.solvers.stop import Gap
 from placewright.workers import open_workers
 from placewright.zoo import load
@@ -68,7 +69,7 @@ def assert_same(result: Result, expected: Result) -> None:
     assert figures[0] == figures[1]
 
 
-@pytest.mark.parametrize("workers", ["threads:2", "threads:8", "processes:1", "processes:2"])
+@pytest.mark.parametrize("workers", ["threads:2", "threads:8", "processes:2"])
 def test_any_workers_give_the_same_plan(workers):
     assert undisturbed().evaluations == 1_801
     assert_same(solve(branches(), quick(workers=workers), EVALUATIONS, seed=5), undisturbed())
@@ -163,14 +164,33 @@ def test_one_island_in_rounds_is_auto_to_the_last_plan(seed, objective, discipli
         assert_same(solve(problem, one, stop, seed=seed), whole)
 
 
-@pytest.mark.parametrize("network", ["branches", "offload", "cifar10"])
-def test_a_network_in_rounds_is_auto_to_the_last_plan(network):
-    """Local search and restarts come for more than 400 ops, streaming where memory is scarce."""
-    problem = Problem(load(network), Cluster.parse("1xP100+cpu" if network == "offload" else FOUR))
+@pytest.mark.parametrize(
+    ("network", "cluster", "phase"),
+    [
+        ("branches", FOUR, "annealing order hot"),
+        ("offload", "1xP100+cpu", "annealing streaming warm"),
+        ("layered:ops=450", FOUR, "local-search restart"),
+        ("layered:ops=500", FOUR, "annealing order by scout"),
+    ],
+)
+def test_all_that_a_search_keeps_is_the_same_in_rounds(network, cluster, phase):
+    """Down to the state of its generator; more than 400 ops have local search and restarts."""
+    limits = {"gpu0": "2GiB"} if network == "offload" else None
+    problem = Problem(load(network), Cluster.parse(cluster), limits=limits)
     auto = Auto(first_evaluations=30, exact=False)
-    whole = solve(problem, auto, MaxEvaluations(1_000), seed=1)
-    one = Islands(1, (auto,), 100, workers="threads:1")
-    assert_same(solve(problem, one, MaxEvaluations(1_000), seed=1), whole)
+    whole, cut = (Search(problem, MaxEvaluations(1_200), seed=1) for _ in range(2))
+    auto.run(whole)
+    Islands(1, (auto,), 100, workers="threads:1").run(cut)
+    assert phase in whole.best_by_phase
+    expected, found = SearchSnapshot.of(whole), SearchSnapshot.of(cut)
+    for field in ("evaluations", "random", "found_by", "proven", "own_bound"):
+        assert getattr(found, field) == getattr(expected, field)
+    for field in ("by_phase", "top"):
+        plans = [
+            [(plan.phase, plan.key, plan.digest) for plan in getattr(each, field)]
+            for each in (found, expected)
+        ]
+        assert plans[0] == plans[1]
 
 
 def test_a_time_budget_ends_a_run_inside_a_round_and_keeps_the_best():
