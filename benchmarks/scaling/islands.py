@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 PROBLEMS = {
     "layered": ("layered", "4xP100+cpu", "step"),
+    "series-parallel": ("series-parallel", "4xP100+cpu", "step"),
+    "branches": ("branches", "4xP100+cpu", "step"),
+    "layered-300": ("layered:ops=300", "4xP100+cpu", "step"),
+    "transformer": ("transformer", "1xP100+cpu", "step"),
     "cifar10": ("cifar10", "4xP100+cpu", "step"),
     "wavenet-2x18": ("wavenet-2x18", "4xP100+cpu", "step"),
     "transformer-xl-4": ("transformer-xl-4", "4xP100+cpu", "step"),
