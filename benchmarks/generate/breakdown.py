@@ -108,6 +108,7 @@ def run_way(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
             model,
             workload=mix,
             budget=arguments.budget,
+            store=Path(os.environ["XDG_CACHE_HOME"]) / "store.sqlite",  # of this benchmark alone
             notify=lambda line: stages.end(line.partition(":")[0]),
         )
     model.generate(prompt, max_new_tokens=1, do_sample=False)

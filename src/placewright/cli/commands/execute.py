@@ -61,6 +61,7 @@ def execute_plan(
         ),
     ] = None,
     json: options.Json = False,
+    store: options.StoreLocation = None,
 ) -> None:
     """Run a plan on this machine's devices, and time its steps."""
     from placewright.cli.model_loading import check_training, parse_spec, training_mode
@@ -71,13 +72,17 @@ def execute_plan(
     from placewright.cli.render.text import format_count
     from placewright.result import Result
     from placewright.runtime.executor import Executor
+    from placewright.runtime.machine import this_machine
     from placewright.runtime.meter import WARMUP_STEPS, time_steps
     from placewright.runtime.program import program as torch_program
     from placewright.runtime.sample_model import load_model
     from placewright.runtime.verification import verify as check
+    from placewright.store import open_store
+    from placewright.store.measured_plans import store_measurement
     from placewright.units import format_bytes, format_percent, format_seconds
 
     torch_devices = parse_device_map(device_map)
+    plan_store = open_store(store)
     check_training(parse_spec(model), training, optimizer)
     loaded = load_plan(plan)
     loaded_plan = loaded.plan if isinstance(loaded, Result) else loaded
@@ -109,6 +114,9 @@ def execute_plan(
         total = steps + dropped if in_flight == 1 else steps
         measured = time_steps(run, args, kwargs, total, dropped, in_flight)
         issued = run.issue_mode
+    if in_flight == 1:
+        figures = this_machine().key, measured.seconds, measured.spread
+        store_measurement(plan_store, model, loaded_plan, *figures)
     metric = "step time" if in_flight == 1 else "period"
     data |= {metric.replace(" ", "_"): measured.seconds, "spread": measured.spread, "steps": steps}
     predicted = ""

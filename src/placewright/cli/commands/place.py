@@ -82,6 +82,7 @@ def place_model(
     seed: options.Seed = 0,
     workers: options.WorkersOption = None,
     warm_start: options.WarmStart = None,
+    fresh: options.Fresh = False,
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
     cost_noise: options.CostNoise = None,
@@ -117,6 +118,7 @@ def place_model(
     trace: options.Trace = None,
     report: options.Report = None,
     json: options.Json = False,
+    store: options.StoreLocation = None,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
     from placewright import explanations, solvers
@@ -124,9 +126,15 @@ def place_model(
     from placewright.cli.render.explanation import explanation_data, reason_lines
     from placewright.cli.render.text import INTERRUPTED_STATUS
     from placewright.files.journal import Journal
+    from placewright.store import open_store
+    from placewright.store.search_start import find_start, store_result
 
     check_writable(output, trace, report)
     check_json(output, "a result")
+    plan_store = open_store(store)
+    # A journal is of one run: what the store has by now must not change what is in it.
+    has_own_start = warm_start is not None or journal is not None
+    is_fresh = fresh or has_own_start or method not in solvers.SEARCHES
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
     if names_workload(problem_options):
         single = (trace, measure, robust_choice, workers, islands, journal)
@@ -137,7 +145,9 @@ def place_model(
             )
         solver = _configure(find_method(method), fuse, proposer)
         efforts = (budget, evaluations, seed, warm_start)
-        place_workload(problem_options, solver, *efforts, output, report, json)
+        place_workload(
+            problem_options, solver, *efforts, output, report, json, plan_store, is_fresh
+        )
         return
     if measure is not None and robust_choice is not None:
         raise ConfigError("--measure with --robust: they choose by different rules: give one")
@@ -161,13 +171,14 @@ def place_model(
                 measured_choice.meter.journal = open_journal
         problem = problem_options.problem()
         start_plan = None if warm_start is None else find_plan(problem, warm_start)[1]
+        start = None if is_fresh else find_start(plan_store, problem, fuse)
         result = solvers.solve(
             problem,
             solver,
             stop,
             seed,
             progress.watch(method),
-            start_plan,
+            start_plan if start is None else start.plan,
             measured_choice or robust_choice,
             budget=seconds,
             keep_interrupted=True,
@@ -184,6 +195,11 @@ def place_model(
                 result, explanation = explanations.explain_best(problem, result)
             else:
                 explanation = explanations.explain(problem, result)
+        if start is not None:
+            result = replace(result, notes=(start.text, *result.notes))
+        store_result(plan_store, problem, result, problem_options.model, fuse)
+        if measured_choice is not None:
+            measured.store_measurements(plan_store, measured_choice, problem_options.model)
         comparison = solvers.Comparison(
             problem, (result,), interrupted=result.interrupted, name=problem_options.model
         )
@@ -194,6 +210,7 @@ def place_model(
     ranked = [] if robust_choice is None or result.interrupted else robust_choice.ranked
     if json:
         data: dict[str, Any] = json_output.answer_data(comparison)
+        data["start"] = None if start is None else start.data
         if explanation is not None:
             data["why"] = explanation_data(problem, explanation)
         if robust_choice is not None and ranked:
