@@ -73,8 +73,9 @@ def execute_plan(
     from placewright.result import Result
     from placewright.runtime.executor import Executor
     from placewright.runtime.machine import this_machine
-    from placewright.runtime.meter import WARMUP_STEPS, load_model, time_steps
+    from placewright.runtime.meter import WARMUP_STEPS, time_steps
     from placewright.runtime.program import program as torch_program
+    from placewright.runtime.sample_model import load_model
     from placewright.runtime.verification import verify as check
     from placewright.store import open_store
     from placewright.store.measured_plans import store_measurement
