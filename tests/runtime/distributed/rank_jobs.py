@@ -1,0 +1,191 @@
+"""What the ranks of the tests do: functions of (rank, world size, …)."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import numpy as np
+import torch
+from torch import nn
+
+import placewright.runtime.distributed.rank_executor
+import placewright.runtime.dynamo.backend  # noqa: F401
+import placewright.runtime.placed_model  # noqa: F401
+from placewright import Cluster, Device, Link, Plan, Problem
+from placewright.runtime.distributed.host_ranks import HostRanks
+from placewright.runtime.distributed.rank_executor import RankExecutor
+from placewright.runtime.distributed.session import RankSession
+from placewright.runtime.program.program import build_program
+
+
+def hosts(count: int, devices: int = 1) -> Cluster:
+    """Equal hosts with some CPU workers each."""
+    names = [
+        f"node{host}/cpu" if devices == 1 else f"node{host}/cpu{at}"
+        for host in range(count)
+        for at in range(devices)
+    ]
+    links = {(a, b): Link(1e9) for a in names for b in names if a != b}
+    parts = [
+        Device(name, "cpu", memory=2**32, rates={"float32": 1e9}, memory_bandwidth=1e30)
+        for name in names
+    ]
+    return Cluster("hosts", tuple(parts), links)
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int = 8, layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x):
+        return torch.relu(x + self.second(torch.relu(self.norm(self.first(x)))))
+
+
+class ResNet(nn.Module):
+    """A stem, residual blocks and a head."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, stride=2)
+        self.blocks = nn.Sequential(Block(width), Block(width))
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, image):
+        return self.head(self.blocks(self.stem(image)).mean((2, 3)))
+
+
+class OddTensors(nn.Module):
+    """Non-contiguous, expanded, boolean, integer and bfloat16 tensors, and several outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.words = nn.Embedding(9, 6)
+        self.register_buffer("offset", torch.arange(6.0))
+
+    def forward(self, x, words, mask):
+        turned = self.inner(x).transpose(1, 2)
+        half = turned.to(torch.bfloat16) * 2
+        gaps = self.words(words)[:, ::2]
+        picked = torch.where(mask[:, None, :], gaps.sum(1, keepdim=True), self.offset)
+        order = picked.argsort(-1)
+        flags = picked > 1
+        wide = x.mean((1, 2))[:, None].expand(-1, 5)
+        empty = x[:, :0] * 2
+        return {
+            "half": half.sum(-1),
+            "turned": turned @ turned.transpose(1, 2),
+            "order": order + 1,
+            "flags": (~flags, flags.any()),
+            "wide": wide * 3,
+            "empty": empty,
+            "same": self.offset,
+            "scalar": picked.sum().double(),
+            "input": words,
+        }
+
+
+def gpt2(layers: int = 2):
+    """A small GPT-2 of transformers, with random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=layers, n_head=2, n_embd=16, vocab_size=53, n_positions=16, use_cache=False
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def models(kind: str):
+    """A model and its arguments; the same numbers on all ranks."""
+    torch.manual_seed(0)
+    if kind == "mlp":
+        return Mlp().eval(), (torch.randn(3, 8),)
+    if kind == "cnn":
+        model = ResNet().eval()
+        for _ in range(2):
+            model.train()(torch.randn(4, 3, 12, 12))
+        return model.eval(), (torch.randn(2, 3, 12, 12),)
+    if kind == "odd":
+        args = torch.randn(4, 5, 6), torch.randint(0, 9, (4, 7)), torch.rand(4, 6) > 0.5
+        return OddTensors().eval(), args
+    assert kind == "gpt2"
+    return gpt2(), (torch.randint(0, 53, (2, 7)),)
+
+
+def random_plan(problem: Problem, seed: int) -> Plan:
+    """Seed 0: blocks of neighbours; 1: alternating; others: any device in any order."""
+    count, ops = len(problem.cluster), len(problem.graph)
+    rng = np.random.default_rng(seed)
+    if seed == 0:
+        placement = np.arange(ops) * count // ops
+    elif seed == 1:
+        placement = np.arange(ops) % count
+    else:
+        placement = rng.integers(0, count, ops)
+    priority = rng.random(ops) if seed > 1 else None
+    return Plan.of(problem, problem.legalize(placement.astype(np.int32)), priority)
+
+
+def leaves(value) -> list[torch.Tensor]:
+    found = torch.utils._pytree.tree_leaves(value)
+    return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+
+
+def differences(mine, theirs) -> list[str]:
+    """What differs between two results, bit for bit."""
+    pairs = list(zip(leaves(mine), leaves(theirs), strict=True))
+    return [
+        f"{at}: {one.dtype} {tuple(one.shape)} {one.stride()} and {other.dtype} "
+        f"{tuple(other.shape)} {other.stride()}"
+        for at, (one, other) in enumerate(pairs)
+        if one.dtype != other.dtype or one.shape != other.shape or not torch.equal(one, other)
+    ]
+
+
+@contextlib.contextmanager
+def executor_of(program, model, plan, world, **options):
+    """This rank's executor, in a session of its own."""
+    session = RankSession({"plan": "test"}, **options)
+    host_ranks = HostRanks.of(plan.device_names, world)
+    executor = RankExecutor(program, model, plan, session, host_ranks)
+    try:
+        yield session, executor
+    finally:
+        session.close()
+
+
+def run_program(rank: int, world: int, kind: str, seeds: list[int], devices: int = 1):
+    """Run a model under some plans; what differs from the untouched model."""
+    warnings.simplefilter("ignore")
+    model, args = models(kind)
+    with torch.no_grad():
+        expected = model(*args)
+    program = build_program(model, args)
+    found = []
+    for seed in seeds:
+        plan = random_plan(Problem(program.graph, hosts(world, devices)), seed)
+        with executor_of(program, model, plan, world) as (session, executor):
+            if rank:
+                session.serve()
+                continue
+            for _ in range(2):
+                found += differences(executor(*args), expected)
+            numbers = [executor.submit(*args) for _ in range(3)]
+            for number in numbers:
+                found += differences(executor.result(number), expected)
+    return found
