@@ -47,12 +47,14 @@ class RankInstructions:
         local: The instructions of its devices; those of other ranks are empty.
         hand_overs: Those of all ranks, in the order that all ranks keep to.
         results: The device number that stands for the caller.
+        stored_outputs: Outputs of this rank that no op computes: inputs, weights and their views.
         has_writes: Whether an op of this rank writes into a tensor that exists already.
     """
 
     local: Instructions
     hand_overs: tuple[HandOver, ...]
     results: int
+    stored_outputs: tuple[Tensor, ...]
     has_writes: bool
 
 
@@ -83,7 +85,14 @@ def divide_instructions(
     has_writes = any(
         instruction.in_place for device in local.per_device for instruction in device.sequence
     )
-    return RankInstructions(local, tuple(hand_overs), results, has_writes)
+    computed = set(instructions.order)
+    stored_outputs = tuple(
+        tensor
+        for device in local.per_device
+        for tensor in device.outputs
+        if rank != 0 and tensor[0] not in computed
+    )
+    return RankInstructions(local, tuple(hand_overs), results, stored_outputs, has_writes)
 
 
 def _remote_targets(
@@ -143,22 +152,22 @@ def _local_part(
         if ranks[device] != rank:
             per_device.append(DeviceInstructions())
             continue
-        outputs = set(part.outputs) if rank else set()
-        sequence, computed = [], set()
+        sequence = []
         for instruction in part.sequence:
-            own = [tensor for tensor in sorted(outputs) if tensor[0] == instruction.position]
-            computed |= set(own)
+            outputs = [
+                output
+                for position, output in part.outputs
+                if rank != 0 and position == instruction.position
+            ]
             sequence.append(
                 replace(
                     instruction,
-                    sends=[*instruction.sends, *((output, results) for _, output in own)],
+                    sends=[*instruction.sends, *((output, results) for output in outputs)],
                     waits_for=[op for op in instruction.waits_for if rank_of[op] == rank],
                     notifies=[target for target in instruction.notifies if ranks[target] == rank],
                 )
             )
-        stored = [(tensor, results) for tensor in sorted(outputs - computed)]
-        sends = [*part.sends, *stored]
-        per_device.append(replace(part, sequence=sequence, sends=sends))
+        per_device.append(replace(part, sequence=sequence))
     return replace(instructions, per_device=tuple(per_device))
 
 

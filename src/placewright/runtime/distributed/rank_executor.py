@@ -87,6 +87,7 @@ class RankExecutor(Executor):
         stages = self.session.transport.stages
         part = divide_instructions(program.graph, whole, self.host_ranks, rank, stages)
         self._results_device, self._pack_now = part.results, part.has_writes
+        self._stored_outputs = part.stored_outputs
         self._inputs = [
             tensor[0]
             for device in self.host_ranks.devices_of(rank)
@@ -149,6 +150,9 @@ class RankExecutor(Executor):
             inputs = self._inputs_of.pop(step)
         self._next_step = step
         super().submit_tensors(inputs)
+        for tensor in self._stored_outputs:
+            value = inputs[tensor[0]] if tensor[0] in inputs else self._resident_tensor(tensor)
+            self._send(self._results_device, Message("tensor", step, tensor, value.cpu()))
         if self.issuer is not None:
             self.issuer.run_until(step)  # in this thread, as on rank 0 in the caller's
         if not self.jobs:
@@ -189,15 +193,6 @@ class RankExecutor(Executor):
         each = self._outgoing[message.key, rank]
         if target == each.targets[0]:  # it goes there once, for all of its devices
             self._offer(each, message.step, message.value)
-
-    def _send_source(
-        self, step: int, tensor: Tensor, target: int, inputs: Mapping[Tensor, torch.Tensor]
-    ) -> None:
-        if target != self._results_device:
-            super()._send_source(step, tensor, target, inputs)
-            return
-        value = inputs[tensor] if tensor in inputs else self._resident_tensor(tensor)
-        self._send(target, Message("tensor", step, tensor, value.cpu()))
 
     def _offer(self, each: HandOver, step: int, value: Any) -> None:
         if self._pack_now:
