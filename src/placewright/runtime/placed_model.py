@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from placewright import files
-from placewright.errors import ExecutionError, PlanError
+from placewright.errors import ConfigError, ExecutionError, PlanError
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.backend import PlanBackend
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.result import Result
+    from placewright.runtime.distributed.rank_model import RankOptions
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
     from placewright.runtime.planned_calls import PlannedCall
     from placewright.runtime.program.host_products import HostKernels
@@ -46,6 +47,7 @@ def apply(
     optimizer: str | OptimizerRule | None = None,
     cuda_graphs: bool | None = None,
     host_kernels: HostKernels = True,
+    ranks: Mapping[str, int] | RankOptions | None = None,
 ) -> torch.nn.Module:
     """Let a model run under a plan. The model itself is changed and returned.
 
@@ -54,6 +56,10 @@ def apply(
     backward graph. What TorchDynamo cannot trace runs eagerly under the same placement. Outputs are
     on the device of the first tensor among the arguments. `model.placed` has the rest: `train_step`
     (a whole training step), `pipeline` (several calls in flight), `remove`.
+
+    If the plan's devices are named `HOST/DEVICE` and a process group is initialised, each rank runs
+    the devices of one host. All ranks call this; rank 0 then calls the model, and the others call
+    `model.placed.serve()`, which returns after `model.placed.close()` on rank 0.
 
     Args:
         plan: A plan, a result, or a file that holds one. Of a plan for a workload, each graph takes
@@ -67,10 +73,12 @@ def apply(
             faster.
         host_kernels: Whether 16-bit products of few rows on the CPU may use our own kernel, where
             it is faster; it rounds otherwise than PyTorch's. `"float32"`: float32 products too.
+        ranks: Ranks of some hosts or devices, by name, or all options of a run on several ranks; by
+            default hosts are numbered in the plan's order.
 
     Raises:
         PlanError: The plan was made for another model.
-        ConfigError: The plan is no plan.
+        ConfigError: The plan is no plan, or its hosts do not go with the number of ranks.
         ExecutionError: A device is missing, or has too little memory.
         FileError: A file cannot be read.
     """
@@ -79,6 +87,21 @@ def apply(
     planned = plan_calls(plan if isinstance(plan, WorkloadPlan) else files.read_plan(plan))
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
+    from placewright.runtime.distributed.rank_model import RankOptions, apply_on_ranks, spans_ranks
+
+    if spans_ranks(planned[-1].plan, ranks):
+        if optimizer is not None:
+            raise ConfigError("training steps cannot run on several ranks: leave the optimizer out")
+        return apply_on_ranks(
+            planned[-1].plan,
+            model,
+            weights,
+            device_map,
+            cuda_graphs,
+            host_kernels,
+            planned,
+            RankOptions.of(ranks),
+        )
     placed_model = PlacedModel(
         planned[-1].plan, model, device_map, optimizer, cuda_graphs, host_kernels, planned
     )
@@ -109,24 +132,36 @@ class PlacedModel:
         planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.plan, self.model = plan, model
-        self.backend = PlanBackend(
-            plan,
-            model,
-            device_map,
-            cuda_graphs,
-            host_kernels=host_kernels,
-            planned_calls=planned_calls,
-        )
+        self.backend = self._new_backend(device_map, cuda_graphs, host_kernels, planned_calls)
         self.torch_devices = self._torch_devices()
         self._check()
-        self.calls = ModelCalls(model, self.backend)
-        self.part_calls = [ModelCalls(part, self.backend) for part in entry_modules(model)]
+        self.calls = self._new_calls(model)
+        self.part_calls = [self._new_calls(part) for part in entry_modules(model)]
         """The calls of modules of the model that a program calls by themselves."""
         for calls in self.part_calls:
             calls.eager_calls = self.calls.eager_calls
         self._saved_attributes: list[tuple[torch.nn.Module, str, Any]] = []
         self.train = TrainStep(plan, self.calls, optimizer)
         self.calls.on_drop = weak_callback(self.train.recapture)
+
+    def _new_backend(
+        self,
+        device_map: Mapping[str, str] | None,
+        cuda_graphs: bool | None,
+        host_kernels: HostKernels,
+        planned_calls: Sequence[PlannedCall],
+    ) -> PlanBackend:
+        return PlanBackend(
+            self.plan,
+            self.model,
+            device_map,
+            cuda_graphs,
+            host_kernels=host_kernels,
+            planned_calls=planned_calls,
+        )
+
+    def _new_calls(self, module: torch.nn.Module) -> ModelCalls:
+        return ModelCalls(module, self.backend)
 
     def __repr__(self) -> str:
         weights: Counter[str] = Counter()

@@ -266,9 +266,10 @@ def parse_device(name: str, spec: str | None, local_name: str | None = None) -> 
     if spec is None:
         match = _DEVICE_NAME.match(local_name or name)
         if match is None:
+            hosts = "; a plan for several hosts runs in a process group" if "/" in name else ""
             raise ConfigError(
                 f"device {name!r} is no device of this machine: expected a name such as cpu0 or "
-                "gpu0, or an entry in the device map"
+                f"gpu0, or an entry in the device map{hosts}"
             )
         if match["kind"].lower() == "cpu":
             return RealDevice(name, threads=0)

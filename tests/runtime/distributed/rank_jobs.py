@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn
 import placewright.runtime.distributed.rank_executor
 import placewright.runtime.dynamo.backend  # noqa: F401
 import placewright.runtime.placed_model  # noqa: F401
-from placewright import Cluster, Device, Link, Plan, Problem
+from placewright import Cluster, Device, Link, Plan, Problem, apply, from_torch
 from placewright.runtime.distributed.host_ranks import HostRanks
 from placewright.runtime.distributed.rank_executor import RankExecutor
 from placewright.runtime.distributed.session import RankSession
@@ -146,12 +147,19 @@ def leaves(value) -> list[torch.Tensor]:
     return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
 
 
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference of two tensors' elements; infinite if they cannot be compared."""
+    if one.shape != other.shape or not one.numel():
+        return float("inf")
+    return (one.double() - other.double()).abs().max().item()
+
+
 def differences(mine, theirs) -> list[str]:
     """What differs between two results, bit for bit."""
     pairs = list(zip(leaves(mine), leaves(theirs), strict=True))
     return [
         f"{at}: {one.dtype} {tuple(one.shape)} {one.stride()} and {other.dtype} "
-        f"{tuple(other.shape)} {other.stride()}"
+        f"{tuple(other.shape)} {other.stride()}, off by {distance(one, other)}"
         for at, (one, other) in enumerate(pairs)
         if one.dtype != other.dtype or one.shape != other.shape or not torch.equal(one, other)
     ]
@@ -189,3 +197,36 @@ def run_program(rank: int, world: int, kind: str, seeds: list[int], devices: int
             for number in numbers:
                 found += differences(executor.result(number), expected)
     return found
+
+
+def host_plan(model, args, world: int, seed: int, devices: int = 1) -> Plan:
+    """A plan of a call on several hosts."""
+    graph = from_torch(model, args)
+    return random_plan(Problem(graph, hosts(world, devices)), seed)
+
+
+def apply_plan(rank: int, world: int, kind: str, seeds: list[int]):
+    """Apply plans to a model; what differs from an untouched copy, and the weights of each rank."""
+    warnings.simplefilter("ignore")
+    found, held = [], []
+    for seed in seeds:
+        model, args = models(kind)
+        reference = copy.deepcopy(model)
+        plan = host_plan(model, args, world, seed)
+        if rank:  # rank 0's weights are the model's
+            for parameter in list(model.parameters())[::2]:
+                parameter.data.zero_()
+        apply(plan, model)
+        held.append({name for name, each in model.state_dict().items() if not each.is_meta})
+        if rank:
+            model.placed.serve()
+            continue
+        with torch.no_grad(), model.placed:
+            for size in (None, 3, None):
+                call = [each[:, :size] if each.dim() == 2 else each for each in args]
+                call = args if kind == "odd" else call
+                found += differences(model(*call), reference(*call))
+            results = model.placed.pipeline([args] * 5, in_flight=3)
+            for result in results:
+                found += differences(result, reference(*args))
+    return found, held

@@ -42,6 +42,7 @@ def _run(job: Callable[..., Any], rank: int, world: int, store: str, pipe: Any, 
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    os.environ |= {"LOCAL_WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}  # as torchrun does
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     del os.environ["GLOO_SOCKET_IFNAME"]

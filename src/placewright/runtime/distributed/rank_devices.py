@@ -50,8 +50,10 @@ def rank_cores() -> tuple[int, ...]:
     """The cores of this process; processes that torchrun started on one host share its cores."""
     cores = available_cores()
     count, index = _number("LOCAL_WORLD_SIZE"), _number("LOCAL_RANK")
-    if count is None or index is None or not 0 <= index < count or len(cores) < count:
+    if count is None or index is None or not 0 <= index < count:
         return cores
+    if len(cores) < count:
+        return (cores[index % len(cores)],)
     return cores[index * len(cores) // count : (index + 1) * len(cores) // count]
 
 

@@ -136,6 +136,11 @@ class RankExecutor(Executor):
         ranks, placement = self.host_ranks.ranks, self.instructions.placement
         return [at for at in tensors if ranks[placement[at]] == self.session.rank]
 
+    def finish_steps(self) -> None:
+        """Wait for all steps in flight, on rank 0; the other ranks follow it."""
+        if self.session.is_leader:
+            super().finish_steps()
+
     def begin_step(self, step: int) -> None:
         """Begin a step that rank 0 has begun."""
         with self._step_lock:

@@ -67,7 +67,7 @@ class RankSession:
             )
         self.transport = GlooTransport(step_timeout) if transport is None else transport
         self.rank, self.world_size = self.transport.rank, self.transport.world_size
-        self.limit, self.silence, self._step_timeout = limit, silence, step_timeout
+        self.limit, self.silence, self.step_timeout = limit, silence, step_timeout
         self.failure: str | None = None
         self.is_closed = False
         self.executors: dict[int, RankExecutor] = {}
@@ -232,7 +232,7 @@ class RankSession:
             if (source, stage) not in self._receivers:
                 tag, fail = FIRST_STREAM_TAG + stage, weak_callback(self.fail)
                 receiver = TensorReceiver(
-                    self.transport, source, tag, self._step_timeout, current_backend().pin, fail
+                    self.transport, source, tag, self.step_timeout, current_backend().pin, fail
                 )
                 self._receivers[source, stage] = receiver
                 receiver.start()
@@ -264,6 +264,8 @@ class RankSession:
         """Raise what has ended the session, if anything has."""
         if self.failure is not None:
             raise ExecutionError(self.failure)
+        if self.is_closed:
+            raise ExecutionError("the ranks are closed: apply the plan again on all of them")
 
     def fail(self, error: BaseException) -> None:
         """End the session on all ranks; the first failure is the one that all of them report."""
