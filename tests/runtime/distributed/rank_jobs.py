@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,8 +19,8 @@ import placewright.runtime.placed_model  # noqa: F401
 from placewright import Cluster, Device, Link, Plan, Problem, apply, from_torch
 from placewright.runtime.distributed.host_ranks import HostRanks
 from placewright.runtime.distributed.rank_executor import RankExecutor
-from placewright.runtime.distributed.session import RankSession
-from placewright.runtime.program.program import build_program
+from placewright.runtime.distributed.session import SILENCE, RankSession
+from placewright.runtime.program.program import Program, build_program
 
 
 def hosts(count: int, devices: int = 1) -> Cluster:
@@ -128,6 +131,15 @@ def models(kind: str):
     return gpt2(), (torch.randint(0, 53, (2, 7)),)
 
 
+KINDS = ("mlp", "cnn", "odd", "gpt2")
+
+
+@functools.cache
+def program_of(kind: str) -> Program:
+    """The captured program of a model, which holds no weights."""
+    return build_program(*models(kind))
+
+
 def random_plan(problem: Problem, seed: int) -> Plan:
     """Seed 0: blocks of neighbours; 1: alternating; others: any device in any order."""
     count, ops = len(problem.cluster), len(problem.graph)
@@ -183,10 +195,10 @@ def run_program(rank: int, world: int, kind: str, seeds: list[int], devices: int
     model, args = models(kind)
     with torch.no_grad():
         expected = model(*args)
-    program = build_program(model, args)
+    program = program_of(kind)
     found = []
     for seed in seeds:
-        plan = random_plan(Problem(program.graph, hosts(world, devices)), seed)
+        plan = host_plan(kind, world, seed, devices)
         with executor_of(program, model, plan, world) as (session, executor):
             if rank:
                 session.serve()
@@ -199,10 +211,9 @@ def run_program(rank: int, world: int, kind: str, seeds: list[int], devices: int
     return found
 
 
-def host_plan(model, args, world: int, seed: int, devices: int = 1) -> Plan:
+def host_plan(kind: str, world: int, seed: int, devices: int = 1) -> Plan:
     """A plan of a call on several hosts."""
-    graph = from_torch(model, args)
-    return random_plan(Problem(graph, hosts(world, devices)), seed)
+    return random_plan(Problem(program_of(kind).graph, hosts(world, devices)), seed)
 
 
 def apply_plan(rank: int, world: int, kind: str, seeds: list[int]):
@@ -212,7 +223,7 @@ def apply_plan(rank: int, world: int, kind: str, seeds: list[int]):
     for seed in seeds:
         model, args = models(kind)
         reference = copy.deepcopy(model)
-        plan = host_plan(model, args, world, seed)
+        plan = host_plan(kind, world, seed)
         if rank:  # rank 0's weights are the model's
             for parameter in list(model.parameters())[::2]:
                 parameter.data.zero_()
@@ -230,3 +241,114 @@ def apply_plan(rank: int, world: int, kind: str, seeds: list[int]):
             for result in results:
                 found += differences(result, reference(*args))
     return found, held
+
+
+def run_until_failure(rank: int, world: int, path: str, options: dict):
+    """Run steps, several in flight, until something fails; `path` appears after the first few."""
+    torch.manual_seed(0)
+    model, args = models("mlp")
+    plan = host_plan("mlp", world, 1)
+    with executor_of(program_of("mlp"), model, plan, world, **options) as (session, executor):
+        if rank:
+            session.serve()
+        for at in range(10**9):
+            numbers = [executor.submit(*args) for _ in range(1 + at % 3)]
+            for number in numbers:
+                executor.result(number)
+            if at == 3:
+                Path(path).touch()
+
+
+def wait_for_calls(rank: int, world: int, path: str, options: dict):
+    """Open a session and let it idle, until something fails."""
+    model, _ = models("mlp")
+    plan = host_plan("mlp", world, 1)
+    with executor_of(program_of("mlp"), model, plan, world, **options) as (session, _):
+        Path(path + str(rank)).touch()
+        if rank:
+            session.serve()
+        while session.failure is None:
+            time.sleep(0.01)
+        session.check()
+
+
+def fail_on_rank(rank: int, world: int, broken: int):
+    """Run a model one of whose ops fails on one rank."""
+    model, args = models("odd")
+    words = torch.full_like(args[1], 99)  # no such row
+    problem = Problem(program_of("odd").graph, hosts(world))
+    plan = Plan.of(problem, problem.legalize(np.full(len(problem.graph), broken, dtype=np.int32)))
+    with executor_of(program_of("odd"), model, plan, world) as (session, executor):
+        if rank:
+            session.serve()
+        executor(args[0], words, args[2])
+
+
+def differ_in_plans(rank: int, world: int):
+    """Apply another plan on each rank."""
+    model, _ = models("mlp")
+    apply(host_plan("mlp", world, rank), model)
+
+
+def differ_in_models(rank: int, world: int):
+    """Call a model that has another slope on rank 1."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(0.1 if rank else 0.2), nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    problem = Problem(from_torch(model, (x,)), hosts(world))
+    apply(random_plan(problem, 0), model)
+    if rank:
+        model.placed.serve()
+    with torch.no_grad():
+        model(x)
+
+
+def misuse(rank: int, world: int):
+    """The errors of calls that ranks refuse, in order."""
+    model, args = models("mlp")
+    apply(host_plan("mlp", world, 0), model)
+    placed, errors = model.placed, []
+
+    def refused(call) -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+
+    if rank:
+        with torch.no_grad():
+            refused(lambda: model(*args))
+        placed.serve()
+        refused(lambda: model(*args))
+        return errors
+    refused(lambda: model(*args))
+    refused(placed.serve)
+    refused(lambda: placed.train_step(*args))
+    refused(model.half)
+    refused(lambda: model.load_state_dict(models("mlp")[0].state_dict()))
+    with torch.no_grad():
+        refused(lambda: model(numpy_array(args[0])))
+        found = differences(model(*args), models("mlp")[0](*args))
+    placed.close()
+    with torch.no_grad():
+        refused(lambda: model(*args))
+    return [*errors, *found]
+
+
+def numpy_array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.numpy()
+
+
+def load_from_file(rank: int, world: int, path: str):
+    """Run a model on `meta` whose weights each rank reads from a file."""
+    model, args = models("mlp")
+    reference = copy.deepcopy(model)
+    with torch.device("meta"):
+        empty = Mlp().eval()
+    apply(host_plan("mlp", world, 0), empty, weights=path)
+    held = sorted(name for name, each in empty.state_dict().items() if not each.is_meta)
+    if rank:
+        empty.placed.serve()
+        return held, []
+    with torch.no_grad(), empty.placed:
+        return held, differences(empty(*args), reference(*args))

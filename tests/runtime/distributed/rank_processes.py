@@ -7,13 +7,16 @@ a test and its processes, not between ranks.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import time
 import traceback
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,20 @@ PATIENCE = 120.0
 """Seconds after which a test gives its processes up: it is for a machine that is very busy."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["rank_jobs"])
+
+
+@functools.cache
+def _start_server() -> None:
+    """Start the server; Python 3.11 does not tell it where modules are, so the environment does."""
+    _context.set_forkserver_preload(["rank_preload"])
+    previous = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if previous is not None:
+            os.environ["PYTHONPATH"] = previous
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,7 @@ class Outcome:
     error: str = ""
     kind: str = ""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 def _run(job: Callable[..., Any], rank: int, world: int, store: str, pipe: Any, args: Any) -> None:
@@ -47,7 +64,8 @@ def _run(job: Callable[..., Any], rank: int, world: int, store: str, pipe: Any, 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     del os.environ["GLOO_SOCKET_IFNAME"]
     try:
-        outcome = Outcome(job(rank, world, *args), seconds=time.monotonic())
+        value = job(rank, world, *args)
+        outcome = Outcome(value, "", "", time.monotonic(), time.process_time())
     except BaseException as error:
         if os.environ.get("RANK_TRACES"):
             traceback.print_exc()
@@ -89,6 +107,7 @@ class RankProcesses:
 
 def start_ranks(job: Callable[..., Any], world: int, *args: Any) -> RankProcesses:
     """Start a job, a function of a module, on each rank."""
+    _start_server()
     store = str(Path(tempfile.mkdtemp(prefix="ranks-")) / "store")
     processes, pipes = [], []
     for rank in range(world):
@@ -110,4 +129,6 @@ def run_ranks(job: Callable[..., Any], world: int, *args: Any) -> list[Any]:
         if each is None or each.error
     ]
     assert not errors, errors
+    if os.environ.get("RANK_TRACES"):
+        print("CPU seconds", [each.cpu_seconds for each in outcomes if each is not None])
     return [each.value for each in outcomes if each is not None]

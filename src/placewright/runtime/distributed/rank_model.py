@@ -139,7 +139,7 @@ class RankModel(PlacedModel):
         super().__init__(
             plan, model, device_map, None, cuda_graphs, host_kernels, planned_calls
         )
-        session.prepare = weak_callback(self._prepare)
+        session.handlers[MessageKind.PREPARE] = weak_callback(self._prepare)
 
     def _new_backend(
         self,

@@ -7,6 +7,7 @@ serve. What fails on one rank ends the session on all of them, with the same tex
 from __future__ import annotations
 
 import atexit
+import contextlib
 import queue
 import threading
 import weakref
@@ -26,7 +27,7 @@ from placewright.runtime.distributed.transport import ConnectionLost, GlooTransp
 from placewright.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from placewright.runtime.distributed.bandwidth_limit import BandwidthLimit
     from placewright.runtime.distributed.rank_executor import RankExecutor
@@ -73,8 +74,8 @@ class RankSession:
         self.executors: dict[int, RankExecutor] = {}
         self.work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         """What `serve` does next; None: look at `failure`."""
-        self.prepare: Callable[[ControlMessage], None] | None = None
-        """Makes the executor of a graph that rank 0 has compiled."""
+        self.handlers: dict[MessageKind, Callable[[ControlMessage], None]] = {}
+        """What a rank does on messages that are not the session's own."""
         self._replies: dict[int, queue.SimpleQueue[ControlMessage | None]] = {}
         self._senders: dict[tuple[int, int], TensorSender] = {}
         self._receivers: dict[tuple[int, int], TensorReceiver] = {}
@@ -133,6 +134,19 @@ class RankSession:
             self.executors[number] = executor
             return number
 
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Let ranks do the block one after the other, rank 0 first."""
+        if self.is_leader:
+            yield
+            for peer in self.channels:
+                self.send(peer, ControlMessage(MessageKind.WELCOME))
+                self.reply(peer, MessageKind.READY)
+            return
+        self.reply(0, MessageKind.WELCOME)
+        yield
+        self.send(0, ControlMessage(MessageKind.READY))
+
     # -- messages ------------------------------------------------------------------------------
 
     def send(self, peer: int, message: ControlMessage) -> None:
@@ -189,8 +203,8 @@ class RankSession:
             executor = self.executors.pop(message.graph, None)
             if executor is not None:
                 executor.close()
-        elif message.kind == MessageKind.PREPARE and self.prepare is not None:
-            self.prepare(message)
+        elif message.kind in self.handlers:
+            self.handlers[message.kind](message)
         elif message.kind == MessageKind.CLOSE:
             self._end()
         else:
@@ -238,15 +252,18 @@ class RankSession:
                 receiver.start()
             return self._receivers[source, stage]
 
-    def serve(self) -> None:
+    def serve(self, is_finished: Callable[[], bool] = lambda: False) -> None:
         """Do this rank's part of all steps, until rank 0 closes the session.
+
+        Args:
+            is_finished: Also ends it, after a message.
 
         Raises:
             ExecutionError: A rank has failed, this one included; or this is rank 0.
         """
         if self.is_leader:
             raise ExecutionError("rank 0 calls the model; the other ranks serve")
-        while not self.is_closed:
+        while not self.is_closed and not is_finished():
             self.check()
             task = self.work.get()
             if task is None:
