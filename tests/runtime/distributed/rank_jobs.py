@@ -17,6 +17,7 @@ import placewright.runtime.distributed.rank_executor
 import placewright.runtime.dynamo.backend  # noqa: F401
 import placewright.runtime.placed_model  # noqa: F401
 from placewright import Cluster, Device, Link, Plan, Problem, apply, from_torch
+from placewright.runtime.distributed.bandwidth_limit import BandwidthLimit
 from placewright.runtime.distributed.host_ranks import HostRanks
 from placewright.runtime.distributed.rank_executor import RankExecutor
 from placewright.runtime.distributed.session import SILENCE, RankSession
@@ -233,9 +234,8 @@ def apply_plan(rank: int, world: int, kind: str, seeds: list[int]):
             model.placed.serve()
             continue
         with torch.no_grad(), model.placed:
-            for size in (None, 3, None):
-                call = [each[:, :size] if each.dim() == 2 else each for each in args]
-                call = args if kind == "odd" else call
+            for rows in (None, 1, None):  # two shapes in a row
+                call = [each[:rows] for each in args]
                 found += differences(model(*call), reference(*call))
             results = model.placed.pipeline([args] * 5, in_flight=3)
             for result in results:
@@ -352,3 +352,17 @@ def load_from_file(rank: int, world: int, path: str):
         return held, []
     with torch.no_grad(), empty.placed:
         return held, differences(empty(*args), reference(*args))
+
+
+def measure_links(rank: int, world: int, bandwidth: float):
+    """The links between ranks that send at a limited bandwidth, and their cluster."""
+    from placewright.profiling.rank_links import join_clusters, measure_rank_links
+
+    session = RankSession({}, limit=BandwidthLimit(bandwidth))
+    links = measure_rank_links(session)
+    cluster = join_clusters(session, hosts(1), links)
+    if rank:
+        session.serve()
+        return None
+    session.close()
+    return links, cluster

@@ -96,7 +96,8 @@ class RankProcesses:
                     outcomes.append(None)
             for process in self.processes:
                 process.join(max(0.0, end - time.monotonic()))
-            assert all(process.exitcode is not None for process in self.processes), "a rank hangs"
+            codes = [process.exitcode for process in self.processes]
+            assert set(codes) <= {0, -signal.SIGKILL}, f"ranks hang or crash: {codes}"
         finally:
             for process in self.processes:
                 if process.exitcode is None:

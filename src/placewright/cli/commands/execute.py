@@ -82,6 +82,7 @@ def execute_plan(
     from placewright.runtime.distributed.launched_ranks import (
         is_launched,
         join_ranks,
+        leave_ranks,
         time_on_ranks,
     )
     from placewright.runtime.distributed.rank_model import RankOptions
@@ -140,6 +141,7 @@ def execute_plan(
             rank_options,
             torch_devices,
         )
+        leave_ranks()
         if timed is None:
             return  # rank 0 has the results
         measured, issued = timed, ""

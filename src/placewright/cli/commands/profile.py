@@ -82,7 +82,11 @@ def profile_machine(
     from placewright.cli.render.json_output import print_json
     from placewright.profiling import machine_profile
     from placewright.profiling.model_profile import profile as profile_model
-    from placewright.runtime.distributed.launched_ranks import is_launched, join_ranks
+    from placewright.runtime.distributed.launched_ranks import (
+        is_launched,
+        join_ranks,
+        leave_ranks,
+    )
 
     check_writable(output)
     if model is not None:
@@ -108,6 +112,7 @@ def profile_machine(
             profile = machine_profile.profile_ranks(
                 worker_count, refresh, progress=lambda text: progress.update(text, None)
             )
+            leave_ranks()
             if rank != 0:
                 return  # rank 0 has the whole cluster
         elif model is None:

@@ -88,10 +88,12 @@ class ControlChannel:
         self._receive, self._fail = receive, fail
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        for work, name in ((self._read, "reads"), (self._beat, "beats")):
-            threading.Thread(
-                target=work, name=f"placewright-rank{peer}-{name}", daemon=True
-            ).start()
+        self._threads = [
+            threading.Thread(target=work, name=f"placewright-rank{peer}-{name}", daemon=True)
+            for work, name in ((self._read, "reads"), (self._beat, "beats"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def send(self, message: ControlMessage, last: bool = False) -> None:
         """Send a message.
@@ -115,6 +117,12 @@ class ControlChannel:
     def stop(self) -> None:
         """Send no more beats, and report no more errors."""
         self._stopped.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait until the channel's threads have ended, for some seconds each."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._silence / BEATS):

@@ -49,6 +49,12 @@ def join_ranks() -> int:
     return dist.get_rank()
 
 
+def leave_ranks() -> None:
+    """End the process group of a launched process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def time_on_ranks(
     program: Program,
     model: torch.nn.Module,

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import queue
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ SILENCE = 20.0
 """Seconds after which a rank that says nothing counts as lost. One that dies is noticed at once."""
 STEP_TIMEOUT = 1800.0
 """Seconds that a tensor of a step may take, as gloo's own default."""
+DISCONNECT_DELAY, JOIN_TIMEOUT = 0.5, 5.0
+"""Seconds between a failure and the end of all connections, and that a thread may take to end."""
 FIRST_STREAM_TAG = 16
 
 
@@ -309,7 +312,16 @@ class RankSession:
             sender.join(timeout=2.0)
         for channel in channels:
             channel.stop()
-        self._stop_streams()
+        # Not a daemon: a thread that waits in gloo while the interpreter ends would abort it.
+        threading.Thread(target=self._disconnect, name="placewright-disconnects").start()
+
+    def _disconnect(self) -> None:
+        """End all threads of a session that has failed, when the others have been told so."""
+        time.sleep(DISCONNECT_DELAY)
+        for peer in range(self.world_size):
+            if peer != self.rank:
+                self.transport.disconnect(peer)
+        self._join_threads()
 
     def close(self) -> None:
         """End the session in good order: from rank 0, when no step is in flight."""
@@ -321,7 +333,9 @@ class RankSession:
             for peer, channel in self.channels.items():
                 try_send(channel, ControlMessage(MessageKind.CLOSE), last=True)
                 self._await_closed(peer)
-        self._release()
+            self._release()
+            self._join_threads()
+            self.transport.close()
 
     def _await_closed(self, peer: int) -> None:
         """Wait until a rank has closed, or for a while."""
@@ -338,14 +352,18 @@ class RankSession:
         self.is_closed = True
         self._release()
         try_send(self.channels[0], ControlMessage(MessageKind.CLOSED), last=True)
+        self._join_threads()
+        self.transport.close()
 
     def _release(self) -> None:
         for executor in list(self.executors.values()):
             executor.close()
         self.executors.clear()
-        self._stop_streams()
 
-    def _stop_streams(self) -> None:
+    def _join_threads(self) -> None:
         streams: list[Any] = [*self._senders.values(), *self._receivers.values()]
         for stream in streams:
             stream.stop()
+        for thread in [*streams, *self.channels.values()]:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_TIMEOUT)

@@ -21,6 +21,7 @@ from placewright.errors import ExecutionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+UNUSED_TAG = 9
 LOOPBACK_INTERFACE = "lo"
 LOOPBACK_ADDRESSES = ("", "localhost", "127.0.0.1", "::1")
 
@@ -54,6 +55,12 @@ class Transport(Protocol):
         Raises:
             ConnectionLost: The rank has ended; raised by the function also after the time-out.
         """
+
+    def disconnect(self, peer: int) -> None:
+        """Break the connection to a rank: whatever waits for it fails."""
+
+    def close(self) -> None:
+        """Free what it holds; nothing may wait any more."""
 
 
 class GlooTransport:
@@ -98,6 +105,18 @@ class GlooTransport:
                 work.wait(datetime.timedelta(seconds=timeout))
 
         return wait
+
+    def disconnect(self, peer: int) -> None:
+        """Break the connection to a rank: gloo does so when a receive has timed out."""
+        with contextlib.suppress(ConnectionLost):
+            self.receive(torch.empty(1, dtype=torch.uint8), peer, UNUSED_TAG)(0.001)
+
+    def close(self) -> None:
+        """Destroy the process group; nothing may wait any more."""
+        if self._group is not None and dist.is_initialized():
+            with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the caller has
+                dist.destroy_process_group(self._group)
+        self._group = None
 
 
 @contextlib.contextmanager
