@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import rank_jobs  # noqa: E402
-from rank_processes import run_ranks  # noqa: E402
+import rank_jobs
+from rank_processes import run_ranks
 
 
 def test_measured_links_join_the_machines_of_all_ranks_to_one_cluster():

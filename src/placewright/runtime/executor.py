@@ -12,7 +12,6 @@ from placewright.errors import ExecutionError
 from placewright.graph import STATE
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cpu_worker import CpuWorker, DeviceJob, Message, StepDone, WeightStreamer
-from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.runtime.instructions import compile_plan
 from placewright.runtime.micro_batches import op_runners, weight_updates

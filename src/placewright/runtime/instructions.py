@@ -355,8 +355,7 @@ class _Compiler:
         """Whether a tensor is resident, and a device can read it without a copy."""
         source = self.placement[tensor[0]]
         shares_memory = source == device or (
-            self.hosts[source] == self.hosts[device]
-            and not self.separate_memory & {source, device}
+            self.hosts[source] == self.hosts[device] and not self.separate_memory & {source, device}
         )
         return tensor[0] in self.resident_ops and shares_memory
 

@@ -13,14 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-import placewright.runtime.distributed.rank_executor
-import placewright.runtime.dynamo.backend  # noqa: F401
-import placewright.runtime.placed_model  # noqa: F401
 from placewright import Cluster, Device, Link, Plan, Problem, apply, from_torch
 from placewright.runtime.distributed.bandwidth_limit import BandwidthLimit
 from placewright.runtime.distributed.host_ranks import HostRanks
 from placewright.runtime.distributed.rank_executor import RankExecutor
-from placewright.runtime.distributed.session import SILENCE, RankSession
+from placewright.runtime.distributed.session import RankSession
 from placewright.runtime.program.program import Program, build_program
 
 

@@ -10,6 +10,8 @@ import pytest
 import rank_jobs
 from rank_processes import start_ranks
 
+from placewright.runtime.distributed.session import SILENCE
+
 
 def wait_for(*paths) -> None:
     end = time.monotonic() + 120
@@ -31,7 +33,7 @@ def test_a_rank_killed_at_any_moment_ends_the_step_with_one_error_on_every_rank(
         if rank != victim:
             assert outcome.kind == "ExecutionError"
             assert outcome.error == f"rank {victim} has ended, or its connection broke"
-            assert outcome.seconds - killed < rank_jobs.SILENCE  # before the heartbeat says so
+            assert outcome.seconds - killed < SILENCE  # before the heartbeat says so
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 A message is a header of fixed size and a JSON object; its size is checked before memory is taken
 for it. Each end sends a beat every few seconds, so that a rank that hangs, or whose network is cut,
 is noticed after `silence` seconds; one that dies closes its connection, and is noticed at once.
+Silence is told by the clock, not by a time-out of gloo's: that would break all connections, also
+those over which the other ranks are to learn of it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import enum
 import json
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -72,6 +75,7 @@ class ControlChannel:
 
     Args:
         silence: Seconds without a message after which the rank counts as lost.
+        timeout: Seconds after which a receive gives up; more than `silence`.
         receive: Called with each message but beats, in a thread of the channel; it must not wait.
         fail: Called with the error that ends the channel.
     """
@@ -81,13 +85,17 @@ class ControlChannel:
         transport: Transport,
         peer: int,
         silence: float,
+        timeout: float,
         receive: Callable[[int, ControlMessage], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self.peer, self._transport, self._silence = peer, transport, silence
+        self._timeout, self._heard_at = timeout, time.monotonic()
         self._receive, self._fail = receive, fail
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self.peer_knows = threading.Event()
+        """Set when the rank has said that it failed or closes, or can say nothing any more."""
         self._threads = [
             threading.Thread(target=work, name=f"placewright-rank{peer}-{name}", daemon=True)
             for work, name in ((self._read, "reads"), (self._beat, "beats"))
@@ -118,6 +126,11 @@ class ControlChannel:
         """Send no more beats, and report no more errors."""
         self._stopped.set()
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the rank has said nothing for too long."""
+        return time.monotonic() - self._heard_at > self._silence
+
     def join(self, timeout: float) -> None:
         """Wait until the channel's threads have ended, for some seconds each."""
         for thread in self._threads:
@@ -136,14 +149,19 @@ class ControlChannel:
         frame = torch.empty(FRAME_BYTES, dtype=torch.uint8)
         try:
             while True:
-                self._transport.receive(frame, self.peer, CONTROL_TAG)(self._silence)
+                self._transport.receive(frame, self.peer, CONTROL_TAG)(self._timeout)
+                self._heard_at = time.monotonic()
                 message = self._decode(frame)
                 if message.kind != MessageKind.BEAT:
                     self._receive(self.peer, message)
                 if message.kind in (MessageKind.CLOSE, MessageKind.CLOSED):
                     return
+                if message.kind == MessageKind.FAILED:
+                    self.peer_knows.set()
         except BaseException as error:
             self._report(error)
+        finally:
+            self.peer_knows.set()
 
     def _decode(self, frame: torch.Tensor) -> ControlMessage:
         data = frame.numpy().tobytes()
@@ -157,7 +175,7 @@ class ControlChannel:
         text = data[_HEADER.size : _HEADER.size + size]
         if size > FRAME_BYTES - _HEADER.size:
             body = torch.empty(size, dtype=torch.uint8)
-            self._transport.receive(body, self.peer, BODY_TAG)(self._silence)
+            self._transport.receive(body, self.peer, BODY_TAG)(self._timeout)
             text = body.numpy().tobytes()
         values = json.loads(text) if size else {}
         if not isinstance(values, dict):

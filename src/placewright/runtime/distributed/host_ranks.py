@@ -67,17 +67,21 @@ class HostRanks:
                     f"the devices of host {host!r} have the ranks {sorted(own)}: expected one rank "
                     "for all devices of a host"
                 )
-            if not own and not any(host_of(name) == host for name in device_names):
+            if own:
+                rank_of[host] = own.pop()
+            elif not any(host_of(name) == host for name in device_names):
                 raise ConfigError(
                     f"device {host!r} names no host: expected names such as node0/cpu, or a rank "
                     f"map with its rank, such as {host}=0"
                 )
-            if not own and not free:
+        for host in hosts:
+            if host not in rank_of and not free:
                 raise ConfigError(
                     f"the plan has {len(hosts)} hosts ({', '.join(hosts)}), and there are "
                     f"{world_size} processes: start as many processes as hosts"
                 )
-            rank_of[host] = own.pop() if own else free.pop(0)
+            if host not in rank_of:
+                rank_of[host] = free.pop(0)
         _check_ranks(rank_of, world_size, any(map(host_of, device_names)))
         ranks = tuple(rank_of[host_of(name) or name] for name in device_names)
         return cls(tuple(device_names), ranks)

@@ -96,14 +96,11 @@ class RankBackend(PlanBackend):
         finally:
             self._prepared = None
 
-    @contextlib.contextmanager
-    def eager_scope(self) -> Iterator[None]:
+    def eager_scope(self) -> NoReturn:
         """Refuse what would run without the plan: most weights are not on this rank."""
-        self._refuse("a part of it cannot be run op by op")
-        yield
-
-    def _refuse(self, reason: str) -> NoReturn:
-        raise ExecutionError(f"this call cannot run on several ranks: {reason}")
+        raise ExecutionError(
+            "this call cannot run on several ranks: a part of it cannot be run op by op"
+        )
 
 
 class RankCalls(ModelCalls):
@@ -119,7 +116,9 @@ class RankCalls(ModelCalls):
     def __init__(self, model: torch.nn.Module, backend: RankBackend, module: int) -> None:
         self.module = module
         super().__init__(model, backend)
-        self.has_gpus = True  # weights are not in one memory: calls are one graph, traced on the CPU
+        self.has_gpus = (
+            True  # weights are not in one memory: calls are one graph, traced on the CPU
+        )
 
     def count_eager_call(self, reason: str) -> None:
         """Refuse a call that cannot be compiled."""
@@ -140,7 +139,9 @@ class RankCalls(ModelCalls):
             **describe_call(args, kwargs),
         }
         outputs = super().run_compiled(compiled, args, kwargs)
-        if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in pytree.tree_leaves(outputs)):
+        if any(
+            isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in pytree.tree_leaves(outputs)
+        ):
             raise ExecutionError(
                 "the model returns one of its weights, which is on another rank: return a copy"
             )
@@ -153,9 +154,7 @@ class RankCalls(ModelCalls):
         cast = autocast_of(message.data) if is_cast else contextlib.nullcontext()
         self.follow_code()
         with torch.no_grad(), cast, self.backend.preparing(message):
-            call = resolve_call(
-                self.backend, lambda: self.run_whole(self.compiled, args, kwargs)
-            )
+            call = resolve_call(self.backend, lambda: self.run_whole(self.compiled, args, kwargs))
             call.graph.ready_executor(call.args)
 
     def _check_gradients(self, args: Any, kwargs: Any) -> None:

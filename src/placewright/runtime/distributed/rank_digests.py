@@ -34,9 +34,7 @@ def program_digest(program: Program, plan: Plan) -> str:
         (node.op, str(node.target), str(node.args), str(node.kwargs), _value(node))
         for node in program.builder.capture.graph.nodes
     ]
-    constants = [
-        (name, tensor_digest(tensor)) for name, tensor in program.capture.literals.items()
-    ]
+    constants = [(name, tensor_digest(tensor)) for name, tensor in program.capture.literals.items()]
     graph = program.graph.fingerprint
     arrays = (plan.placement, plan.priority, plan.staging)
     contents = [None if array is None else array.tobytes() for array in arrays]
@@ -48,8 +46,10 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     if tensor.is_meta:
         return ""
     data = tensor.detach().cpu().contiguous().view(-1)
-    content = data.view(torch.uint8).numpy() if data.numel() else b""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    if data.numel():
+        digest.update(memoryview(data.view(torch.uint8).numpy()))
+    return digest.hexdigest()
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

@@ -7,6 +7,7 @@ outputs. The other ranks begin a step when rank 0 says so.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ExecutionError, PlanError
@@ -88,6 +89,11 @@ class RankExecutor(Executor):
         part = divide_instructions(program.graph, whole, self.host_ranks, rank, stages)
         self._results_device, self._pack_now = part.results, part.has_writes
         self._stored_outputs = part.stored_outputs
+        self._participants = frozenset(
+            ranks[device]
+            for device, each in enumerate(whole.per_device)
+            if each.sequence or each.inputs or each.outputs or each.sends
+        )
         self._inputs = [
             tensor[0]
             for device in self.host_ranks.devices_of(rank)
@@ -123,7 +129,7 @@ class RankExecutor(Executor):
             self.session.check()
         if self.broken or (self._in_flight and not self.stateless):
             return super().submit_tensors(tensors)  # which says why not
-        step = self.session.begin_step(self.graph)
+        step = self.session.begin_step(self.graph, self._participants)
         self._expect_tensors(step)
         for each in self._outgoing.values():
             if each.is_input:
@@ -175,7 +181,7 @@ class RankExecutor(Executor):
                     step,
                     each.tensor,
                     self._template(each),
-                    lambda value, each=each: self._deliver(step, each, value),
+                    partial(self._deliver, step, each),
                     any(
                         target < self._results_device and self.real_devices[target].is_gpu
                         for target in each.targets

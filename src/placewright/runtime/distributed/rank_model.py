@@ -136,9 +136,7 @@ class RankModel(PlacedModel):
     ) -> None:
         self.session, self.host_ranks = session, host_ranks
         self._modules_called = 0
-        super().__init__(
-            plan, model, device_map, None, cuda_graphs, host_kernels, planned_calls
-        )
+        super().__init__(plan, model, device_map, None, cuda_graphs, host_kernels, planned_calls)
         session.handlers[MessageKind.PREPARE] = weak_callback(self._prepare)
 
     def _new_backend(

@@ -141,9 +141,7 @@ def drop_weights(model: torch.nn.Module, foreign: Collection[str]) -> None:
         base = bases.setdefault(
             _storage(tensor), torch.empty(size, dtype=tensor.dtype, device="meta")
         )
-        values[id(tensor)] = base.as_strided(
-            tensor.shape, tensor.stride(), tensor.storage_offset()
-        )
+        values[id(tensor)] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     replace_tensors(model, values)
 
 
@@ -166,4 +164,3 @@ def replace_tensors(model: torch.nn.Module, values: dict[int, torch.Tensor]) -> 
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-

@@ -18,6 +18,7 @@ from placewright.errors import ConfigError, ExecutionError
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.distributed.control import (
+    BEATS,
     ControlChannel,
     ControlMessage,
     MessageKind,
@@ -28,7 +29,7 @@ from placewright.runtime.distributed.transport import ConnectionLost, GlooTransp
 from placewright.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from placewright.runtime.distributed.bandwidth_limit import BandwidthLimit
     from placewright.runtime.distributed.rank_executor import RankExecutor
@@ -40,6 +41,8 @@ STEP_TIMEOUT = 1800.0
 """Seconds that a tensor of a step may take, as gloo's own default."""
 DISCONNECT_DELAY, JOIN_TIMEOUT = 0.5, 5.0
 """Seconds between a failure and the end of all connections, and that a thread may take to end."""
+GRACE = 2.0
+"""Seconds in which rank 0 may say why a connection between two other ranks has ended."""
 FIRST_STREAM_TAG = 16
 
 
@@ -90,8 +93,15 @@ class RankSession:
             self._replies[peer] = queue.SimpleQueue()
         receive, fail = weak_callback(self._receive), weak_callback(self.fail)
         self.channels = {
-            peer: ControlChannel(self.transport, peer, silence, receive, fail) for peer in peers
+            peer: ControlChannel(
+                self.transport, peer, silence, max(step_timeout, 3 * silence), receive, fail
+            )
+            for peer in peers
         }
+        self._ended = threading.Event()
+        threading.Thread(
+            target=_watch, args=(weakref.ref(self), self._ended, silence / BEATS), daemon=True
+        ).start()
         self._close_at_exit()
         self._compare({**identity, "version": __version__})
 
@@ -220,11 +230,12 @@ class RankSession:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def begin_step(self, graph: int) -> int:
-        """Begin a step on all ranks, from rank 0; its number."""
+    def begin_step(self, graph: int, ranks: Collection[int]) -> int:
+        """Begin a step on the ranks that have a part in it, from rank 0; its number."""
         with self._lock:
             step, self._next_step = self._next_step, self._next_step + 1
-        self.broadcast(ControlMessage(MessageKind.STEP, graph, step))
+        for peer in self.channels.keys() & set(ranks):
+            self.send(peer, ControlMessage(MessageKind.STEP, graph, step))
         return step
 
     def drop_graph(self, graph: int) -> None:
@@ -237,7 +248,7 @@ class RankSession:
         """The stream to a rank."""
         with self._lock:
             if (target, stage) not in self._senders:
-                tag, fail = FIRST_STREAM_TAG + stage, weak_callback(self.fail)
+                tag, fail = FIRST_STREAM_TAG + stage, weak_callback(self._lose_stream)
                 sender = TensorSender(self.transport, target, tag, self.limit, fail)
                 self._senders[target, stage] = sender
                 sender.start()
@@ -247,7 +258,7 @@ class RankSession:
         """The stream from a rank."""
         with self._lock:
             if (source, stage) not in self._receivers:
-                tag, fail = FIRST_STREAM_TAG + stage, weak_callback(self.fail)
+                tag, fail = FIRST_STREAM_TAG + stage, weak_callback(self._lose_stream)
                 receiver = TensorReceiver(
                     self.transport, source, tag, self.step_timeout, current_backend().pin, fail
                 )
@@ -294,6 +305,7 @@ class RankSession:
             if self.failure is not None or self.is_closed:
                 return
             self.failure = text
+            self._ended.set()
             executors, channels = list(self.executors.values()), list(self.channels.values())
         message = ControlMessage(MessageKind.FAILED, data={"text": text[:3000]})
         senders = [  # each in a thread: a rank that hangs holds up no other
@@ -316,12 +328,26 @@ class RankSession:
         threading.Thread(target=self._disconnect, name="placewright-disconnects").start()
 
     def _disconnect(self) -> None:
-        """End all threads of a session that has failed, when the others have been told so."""
-        time.sleep(DISCONNECT_DELAY)
-        for peer in range(self.world_size):
-            if peer != self.rank:
-                self.transport.disconnect(peer)
+        """End all threads of a session that has failed, when the others have said so, too.
+
+        A connection that ends before would lose the message, and they would blame this rank.
+        """
+        end = time.monotonic() + min(self.silence, JOIN_TIMEOUT)
+        for channel in self.channels.values():
+            if not channel.is_silent:
+                channel.peer_knows.wait(max(0.0, end - time.monotonic()))
+        time.sleep(DISCONNECT_DELAY)  # ranks that are not told by this one
+        self.transport.disconnect()
         self._join_threads()
+
+    def _lose_stream(self, error: BaseException) -> None:
+        """End the session for an error of a stream.
+
+        Another rank's connection may break because it has failed itself: rank 0 then says why.
+        """
+        if isinstance(error, ConnectionLost) and not self.is_leader and error.rank != 0:
+            self._ended.wait(GRACE)
+        self.fail(error)
 
     def close(self) -> None:
         """End the session in good order: from rank 0, when no step is in flight."""
@@ -329,6 +355,7 @@ class RankSession:
             if self.is_closed or self.failure is not None:
                 return
             self.is_closed = True
+            self._ended.set()
         if self.is_leader:
             for peer, channel in self.channels.items():
                 try_send(channel, ControlMessage(MessageKind.CLOSE), last=True)
@@ -350,6 +377,7 @@ class RankSession:
     def _end(self) -> None:
         """Close this rank, as rank 0 says."""
         self.is_closed = True
+        self._ended.set()
         self._release()
         try_send(self.channels[0], ControlMessage(MessageKind.CLOSED), last=True)
         self._join_threads()
@@ -367,3 +395,16 @@ class RankSession:
         for thread in [*streams, *self.channels.values()]:
             if thread is not threading.current_thread():
                 thread.join(JOIN_TIMEOUT)
+
+
+def _watch(reference: weakref.ref[RankSession], ended: threading.Event, interval: float) -> None:
+    """Notice ranks that say nothing any more."""
+    while not ended.wait(interval):
+        session = reference()
+        if session is None:
+            return
+        for channel in session.channels.values():
+            if channel.is_silent:
+                session.fail(ConnectionLost(channel.peer, "does not answer any more"))
+                return
+        del session

@@ -56,7 +56,9 @@ def frame_bytes(template: torch.Tensor) -> int:
     return HEADER_BYTES + template.numel() * template.element_size()
 
 
-def pack_tensor(value: torch.Tensor, template: torch.Tensor, step: int, key: Tensor) -> torch.Tensor:
+def pack_tensor(
+    value: torch.Tensor, template: torch.Tensor, step: int, key: Tensor
+) -> torch.Tensor:
     """The frame of a tensor.
 
     Args:

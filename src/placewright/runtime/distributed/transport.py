@@ -2,8 +2,8 @@
 
 A transport sends and receives buffers of sizes that both ends know. Messages of one pair of ranks
 and one tag arrive in the order in which they were sent; messages of two tags never wait for each
-other. Every wait ends: with the message, with an error, or after a time-out, which breaks the
-connection to that rank.
+other. Every wait ends: with the message, with an error, or after a time-out, which breaks all
+connections.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Transport(Protocol):
             ConnectionLost: The rank has ended; raised by the function also after the time-out.
         """
 
-    def disconnect(self, peer: int) -> None:
-        """Break the connection to a rank: whatever waits for it fails."""
+    def disconnect(self) -> None:
+        """Break the connections to all ranks: whatever waits fails."""
 
     def close(self) -> None:
         """Free what it holds; nothing may wait any more."""
@@ -106,10 +106,12 @@ class GlooTransport:
 
         return wait
 
-    def disconnect(self, peer: int) -> None:
-        """Break the connection to a rank: gloo does so when a receive has timed out."""
-        with contextlib.suppress(ConnectionLost):
-            self.receive(torch.empty(1, dtype=torch.uint8), peer, UNUSED_TAG)(0.001)
+    def disconnect(self) -> None:
+        """Break the connections to all ranks: gloo does so when a receive has timed out."""
+        for peer in range(self.world_size):
+            if peer != self.rank:
+                with contextlib.suppress(ConnectionLost):
+                    self.receive(torch.empty(1, dtype=torch.uint8), peer, UNUSED_TAG)(0.001)
 
     def close(self) -> None:
         """Destroy the process group; nothing may wait any more."""
