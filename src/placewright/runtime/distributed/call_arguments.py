@@ -71,8 +71,8 @@ def _describe(value: Any) -> Any:
     if isinstance(value, torch.dtype) and value in DTYPES:
         return {"dtype": DTYPES.index(value)}
     raise ExecutionError(
-        f"an argument of type {type(value).__name__!r} cannot be described to other ranks: expected "
-        "tensors, numbers, texts, None, and lists, tuples and dicts of them"
+        f"an argument of type {type(value).__name__!r} cannot be described to other ranks: "
+        "expected tensors, numbers, texts, None, and lists, tuples and dicts of them"
     )
 
 

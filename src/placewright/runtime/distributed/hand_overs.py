@@ -176,9 +176,10 @@ def _check_states(graph: Graph, instructions: Instructions, host_ranks: HostRank
     rank_of = [ranks[device] for device in instructions.placement]
     for position, op in enumerate(graph.ops):
         if op.kind == STATE and rank_of[position] != 0:
+            device = host_ranks.device_names[instructions.placement[position]]
             raise PlanError(
-                f"state {op.name!r} is on {host_ranks.device_names[instructions.placement[position]]!r}"
-                ": what a call changes must be on rank 0, where the caller is; place it there"
+                f"state {op.name!r} is on {device!r}: what a call changes must be on rank 0, "
+                "where the caller is; place it there"
             )
         for source, _ in op.inputs:
             if graph.ops[source].kind == STATE and rank_of[position] != 0:

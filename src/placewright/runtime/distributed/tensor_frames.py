@@ -123,9 +123,8 @@ def unpack_tensor(
     elements = _elements(frame, template.dtype, sizes, strides)
     if elements.stride() == strides:
         return elements
-    expanded = [0 if size > 1 and stride == 0 else 1 for size, stride in zip(sizes, strides)]
-    for dimension, is_dense in enumerate(expanded):
-        if not is_dense:
+    for dimension, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        if size > 1 and stride == 0:  # expanded: one element stands for all
             elements = elements.narrow(dimension, 0, 1)
     span = 1 + sum(
         stride * (size - 1) for size, stride in zip(elements.shape, strides, strict=True)
