@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from placewright.errors import ExecutionError
 from placewright.runtime.distributed.call_arguments import autocast_of, describe_call, restore_call
 from placewright.runtime.distributed.control import ControlMessage, MessageKind
-from placewright.runtime.distributed.rank_devices import rank_devices
+from placewright.runtime.distributed.rank_devices import find_rank_devices
 from placewright.runtime.distributed.rank_digests import program_digest
 from placewright.runtime.distributed.rank_executor import RankExecutor
 from placewright.runtime.dynamo.backend import PlanBackend
@@ -49,7 +49,7 @@ class RankBackend(PlanBackend):
         super().__init__(plan, *args, **options)
 
     def _find_devices(self) -> tuple[RealDevice, ...]:
-        return rank_devices(self.host_ranks, self.session.rank, self.device_map)
+        return find_rank_devices(self.host_ranks, self.session.rank, self.device_map)
 
     def new_executor(
         self, program: Program, plan: Plan, weights: Mapping[int, torch.Tensor]

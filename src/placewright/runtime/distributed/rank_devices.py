@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from placewright.runtime.distributed.host_ranks import HostRanks
 
 
-def rank_devices(
+def find_rank_devices(
     host_ranks: HostRanks, rank: int, device_map: Mapping[str, str] | None = None
 ) -> tuple[RealDevice, ...]:
     """The real device behind each device of a plan, as one rank sees them.

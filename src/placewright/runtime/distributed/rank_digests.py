@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -48,7 +48,8 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     data = tensor.detach().cpu().contiguous().view(-1)
     digest = hashlib.blake2b(digest_size=16)
     if data.numel():
-        digest.update(memoryview(data.view(torch.uint8).numpy()))
+        content: Any = data.view(torch.uint8).numpy()
+        digest.update(content)
     return digest.hexdigest()
 
 

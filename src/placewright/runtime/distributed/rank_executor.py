@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import ExecutionError, PlanError
 from placewright.runtime.cpu_worker import Message, StepDone
 from placewright.runtime.distributed.hand_overs import divide_instructions
-from placewright.runtime.distributed.rank_devices import rank_devices
+from placewright.runtime.distributed.rank_devices import find_rank_devices
 from placewright.runtime.distributed.tensor_streams import ExpectedTensor, pack_frame
 from placewright.runtime.executor import Executor
 from placewright.runtime.instructions import compile_plan
@@ -69,7 +69,7 @@ class RankExecutor(Executor):
     # -- the plan ------------------------------------------------------------------------------
 
     def _find_devices(self, device_map: Mapping[str, str] | None) -> tuple[RealDevice, ...]:
-        return rank_devices(self.host_ranks, self.session.rank, device_map)
+        return find_rank_devices(self.host_ranks, self.session.rank, device_map)
 
     def _compile(self, keep_tensors: Sequence[Tensor]) -> Instructions:
         program, ranks, rank = self.program, self.host_ranks.ranks, self.session.rank
