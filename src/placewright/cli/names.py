@@ -4,7 +4,7 @@ METHOD_NAMES = (
     *("single", "cpu-only", "expert", "accelerate", "random", "round-robin", "balanced", "heft"),
     *("cpop", "m-topo", "m-etf", "m-sct", "streamed", "metis", "kahip", "scotch", "mincut"),
     *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired", "cuts", "ideals"),
-    *("baselines", "annealing", "auto", "exact", "lns", "local-search", "genetic"),
+    *("baselines", "annealing", "auto", "islands", "exact", "lns", "local-search", "genetic"),
     *("cross-entropy", "order-search"),
 )
 """Those of `placewright.solvers.METHODS`."""
