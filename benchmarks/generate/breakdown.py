@@ -133,7 +133,7 @@ def _plan_stages(model: Any, arguments: argparse.Namespace) -> Iterator[str]:
     import torch
 
     import placewright as pw
-    from placewright.runtime.meter import load_model
+    from placewright.runtime.sample_model import load_model
 
     kwargs = {"input_ids": torch.zeros(1, 1, dtype=torch.long), "use_cache": False}
     profile = pw.profile(model, (), kwargs)
