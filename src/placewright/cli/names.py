@@ -11,8 +11,15 @@ METHOD_NAMES = (
 POLICY_NAMES = ("pair", "placeto", "go")
 """Those of `placewright.training.policy_solver.POLICY_SOLVERS`."""
 RECIPE_NAMES = (
-    *("colocrl", "colocrl-paper", "go", "go-paper", "hierarchical", "hierarchical-paper"),
-    *("hierarchical-open", "pair", "placeto", "placeto-steps", "placeto-paper"),
+    *("colocrl", "colocrl-paper", "go", "go-paper", "hierarchical", "hierarchical-joint"),
+    *(
+        "hierarchical-paper",
+        "hierarchical-open",
+        "pair",
+        "placeto",
+        "placeto-steps",
+        "placeto-paper",
+    ),
     *("placeto-any", "placeto-joint"),
 )
 """Those of `placewright.training.RECIPES`."""

@@ -77,6 +77,7 @@ def profile_machine(
     refresh: bool = False,
     notify: Callable[[str], None] | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    machine: Machine | None = None,
 ) -> MachineProfile:
     """This machine as a cluster.
 
@@ -85,12 +86,13 @@ def profile_machine(
         refresh: Measure again, ignoring the cache.
         notify: Called with a line of text before a long measurement.
         progress: Called with what is being measured.
+        machine: This machine, or the part of it that is this process's; None: all of it.
 
     Raises:
         ClusterError: There are fewer cores than workers.
         MissingDependency: PyTorch is not installed.
     """
-    machine = this_machine()
+    machine = this_machine() if machine is None else machine
     real_devices = machine_devices(machine, workers)
     path = profile_path(machine, real_devices)
     cached = None if refresh else _load_cached(machine, path)
@@ -246,3 +248,44 @@ def _load_stored(machine: Machine, path: Path) -> MachineProfile | None:
 
 def _facts_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.facts.json")
+
+
+def profile_ranks(
+    workers: int | None = None,
+    refresh: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+    bandwidth: float | None = None,
+) -> MachineProfile:
+    """The machines of all ranks of the process group as one cluster, links between them included.
+
+    All ranks call it. Machines are measured one after the other, since ranks may share one. The
+    profile is complete on rank 0; on the others it is of their own machine.
+
+    Args:
+        bandwidth: Bytes per second that a rank may send, for tests and benchmarks.
+
+    Raises:
+        ExecutionError: There is no process group, or a rank has failed.
+    """
+    from placewright.profiling.rank_links import join_clusters, measure_rank_links
+    from placewright.runtime.distributed.bandwidth_limit import BandwidthLimit
+    from placewright.runtime.distributed.rank_devices import rank_cores
+    from placewright.runtime.distributed.session import RankSession
+
+    limit = None if bandwidth is None else BandwidthLimit(bandwidth)
+    session = RankSession({"purpose": "profile"}, limit=limit)
+    try:
+        machine = replace(this_machine(), cores=rank_cores())
+        with session.turn():
+            profile = profile_machine(workers, refresh, progress=progress, machine=machine)
+        progress("links between ranks")
+        links = measure_rank_links(session)
+        cluster = join_clusters(session, profile.cluster, links)
+        if session.is_leader:
+            session.close()
+        else:
+            session.serve()
+    except Exception as error:
+        session.fail(error)
+        raise
+    return replace(profile, cluster=cluster)
