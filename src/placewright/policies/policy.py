@@ -177,6 +177,10 @@ class Policy(Protocol):
         """The episode at that index, alone and without noise, to be scored again later."""
         ...
 
+    def split(self, episodes: Episodes, size: int) -> list[Episodes]:
+        """The episodes in parts of at most this size, in order; one part where it cannot."""
+        ...
+
     def start_groups(self, episodes: Episodes) -> NDArray[np.int64] | None:
         """Episodes: a number for each initial state; None where all episodes start alike."""
         ...
@@ -218,6 +222,9 @@ class PolicyDefaults:
             self.act(problem, count, seed, noise=noise, greedy=greedy)
             for problem, seed in zip(problems, seeds, strict=True)
         ]
+
+    def split(self, episodes: Episodes, size: int) -> list[Episodes]:
+        return [episodes]
 
     def start_groups(self, episodes: Episodes) -> NDArray[np.int64] | None:
         return None
