@@ -201,7 +201,9 @@ class BatchedReinforce:
             for parameter, *terms in zip(parameters, reward_gradient, other_gradient, strict=True):
                 parameter.grad = terms[0] + terms[1]
             optimizer.step()
-        figures = {"gradient": norms[0], "gradient/other": norms[1], "gradient/cosine": cosine}
+        figures = {"gradient": norms[0]}
+        if norms[1]:
+            figures |= {"gradient/other": norms[1], "gradient/cosine": cosine}
         return {**figures, **entropies}
 
 
@@ -275,10 +277,10 @@ def _clip(gradients: list[torch.Tensor], max_norm: float) -> float:
 
 
 def _cosine(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
-    """The cosine between two gradients; not a number if one is 0."""
+    """The cosine between two gradients; 0 if one of them is."""
     norms = _norm(first) * _norm(second)
     product = sum(float((one * other).sum()) for one, other in zip(first, second, strict=True))
-    return product / norms if norms else float("nan")
+    return product / norms if norms else 0.0
 
 
 def _credit(advantage: NDArray[np.float64], scores: Scores) -> torch.Tensor:
