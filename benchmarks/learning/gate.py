@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 RESULTS = "benchmarks/results/raw/2026-11-18-gate.jsonl"
 ROWS = {"inception-v3": "2xK80+Haswell", "rnnlm-2": "2xK80+Haswell"}
 """Networks and their clusters."""
@@ -255,18 +257,20 @@ def tiny_problem() -> pw.Problem:
     return pw.Problem(pw.zoo.load(TINY), pw.Cluster.parse("3xP100"))
 
 
-def all_group_plans(problem: pw.Problem, groups: int) -> np.ndarray[Any, Any]:
-    """Plans × ops: every choice of a device for each of ColocRL's groups."""
+def all_group_choices(
+    problem: pw.Problem, groups: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Plans × groups: every choice of devices for ColocRL's groups; and plans × ops."""
     grouping = group_ops(problem, "colocation", groups)
     devices = range(problem.arrays.devices)
     choices = np.array(list(product(devices, repeat=len(grouping))), dtype=np.int32)
-    return problem.legalize(grouping.expand(choices))
+    return choices, problem.legalize(grouping.expand(choices))
 
 
 def tiny(arguments: argparse.Namespace) -> None:
     """The optimum among all plans, and the best and argmax plan of each arm."""
     problem = tiny_problem()
-    values = np.sort(pw.judge(problem, all_group_plans(problem, 6)).value)
+    values = np.sort(pw.judge(problem, all_group_choices(problem, 6)[1]).value)
     print(f"{len(values)} plans: best {values[0]:.6g} s, median {np.median(values):.6g} s\n")
     table = Table("arm", "seed", "plans", "best / optimum", "argmax / optimum", "entropy")
     for arm, seed in product(("never learns", "mean", "top"), arguments.seeds):
@@ -277,7 +281,7 @@ def tiny(arguments: argparse.Namespace) -> None:
         table.row(arm, seed, trainer.evaluations, *cells)
 
 
-def train_tiny(problem: pw.Problem, arm: str, seed: int, plans: int = 6400) -> Trainer:
+def train_tiny(problem: pw.Problem, arm: str, seed: int, plans: int = 9600) -> Trainer:
     """Train on the problem that can be enumerated; an update is 64 plans."""
     recipe = replace(gate_recipe(arm, 64, 6, 16), learning_rate=Linear(1e-2, 1e-3))
     trainer = Trainer([Environment(problem)], recipe, seed, plans, device="cpu")
