@@ -323,6 +323,25 @@ def test_one_episode_alone_scores_as_it_did_among_others(policy):
         np.testing.assert_allclose(found[0], episodes.log_prob[at], atol=2e-6)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_parts_of_episodes_score_as_the_whole_does(policy, noise):
+    problem = eight()
+    episodes = policy.act(problem, 7, seed=1, noise=noise)
+    parts = policy.split(episodes, 3)
+    assert len(parts) in (1, 3)
+    assert sum(len(part) for part in parts) == 7
+    whole = policy.score(problem, episodes).log_prob.detach().numpy()
+    scored = [policy.score(problem, part).log_prob.detach().numpy() for part in parts]
+    np.testing.assert_allclose(np.concatenate(scored), whole, atol=2e-6)
+    placements = np.concatenate([part.placements for part in parts])
+    assert (placements == episodes.placements).all()
+
+
+def test_colocrl_can_split_its_episodes():
+    policy = small("colocrl").build(eight())
+    assert [len(part) for part in policy.split(policy.act(eight(), 7, seed=1), 3)] == [3, 3, 1]
+
+
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_log_prob_of_best_is_what_another_episode_did_from_where_these_were(name):
     """Decision after decision: these until then, the other one's choice, without noise."""

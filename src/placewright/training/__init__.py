@@ -1,7 +1,15 @@
 """Trains policies on placement problems with RL recipes; it needs torch."""
 
 from placewright.outcome import Outcome
-from placewright.training.algorithms import PPO, Algorithm, Regularization, Reinforce
+from placewright.training.algorithms import (
+    PPO,
+    Algorithm,
+    BatchedReinforce,
+    NoUpdate,
+    Regularization,
+    Reinforce,
+    WithoutRewards,
+)
 from placewright.training.baselines import (
     Baseline,
     BatchNormalised,
@@ -9,23 +17,35 @@ from placewright.training.baselines import (
     PerGraph,
     PerStep,
     StartNormalised,
+    TopShare,
 )
 from placewright.training.checkpoints import read_checkpoint, restore, save_checkpoint
 from placewright.training.environment import Environment, simulate_plans
 from placewright.training.hooks import TrainerHooks
+from placewright.training.recipes.arms import ARMS, with_arm
 from placewright.training.recipes.base import Recipe
 from placewright.training.recipes.registry import RECIPES, find_recipe
 from placewright.training.rewards import FixedPenalty, GradedPenalty, Reward
-from placewright.training.schedules import Constant, Decay, Linear, Schedule, Staircase, Step
+from placewright.training.schedules import (
+    Constant,
+    Decay,
+    Linear,
+    Schedule,
+    Staircase,
+    Step,
+    Until,
+)
 from placewright.training.trained_solver import TrainedSolver, training_result
 from placewright.training.trainer import Trainer, UpdateLog
 
 __all__ = [
+    "ARMS",
     "PPO",
     "RECIPES",
     "Algorithm",
     "Baseline",
     "BatchNormalised",
+    "BatchedReinforce",
     "Constant",
     "Decay",
     "Environment",
@@ -33,6 +53,7 @@ __all__ = [
     "GradedPenalty",
     "Linear",
     "MovingAverage",
+    "NoUpdate",
     "Outcome",
     "PerGraph",
     "PerStep",
@@ -44,14 +65,18 @@ __all__ = [
     "Staircase",
     "StartNormalised",
     "Step",
+    "TopShare",
     "TrainedSolver",
     "Trainer",
     "TrainerHooks",
+    "Until",
     "UpdateLog",
+    "WithoutRewards",
     "find_recipe",
     "read_checkpoint",
     "restore",
     "save_checkpoint",
     "simulate_plans",
     "training_result",
+    "with_arm",
 ]
