@@ -33,6 +33,7 @@ from benchmarks.common import (
     Table,
     add_jobs,
     add_results,
+    chosen,
     int_list,
     make_parser,
     name_list,
@@ -169,7 +170,7 @@ def needed_runs(arguments: argparse.Namespace) -> list[Run]:
     """All runs, the quick ones first and seed by seed."""
     runs = []
     for seed, arm, batch, network in product(
-        arguments.seeds, arguments.arms, arguments.batches, ROWS
+        arguments.seeds, arguments.arms, arguments.batches, arguments.rows
     ):
         size = 0 if arm == SEARCH else arguments.batches[0] if arm in NULLS else batch
         shape = size, seed, arguments.plans, arguments.hidden, str(arguments.checkpoints)
@@ -294,6 +295,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     actions = {"tiny": tiny, "run": run, "report": report, "figures": figures}
     option = parser.add_argument
     option("action", choices=actions, help="what to do")
+    option("--rows", type=name_list, default=[*ROWS], help="networks to run")
     option("--arms", type=name_list, default=[*ARMS], help="arms to run")
     option("--seeds", type=seed_range, default=range(2), help="first:last + 1")
     option("--batches", type=int_list, default=[256, 4096], help="plans of an update")
@@ -304,6 +306,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_results(parser, RESULTS)
     add_jobs(parser, 1)
     arguments = parser.parse_args(argv)
+    chosen(parser, arguments.rows, ROWS)
+    chosen(parser, arguments.arms, ARMS)
     actions[arguments.action](arguments)
 
 
