@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 import placewright as pw
-from benchmarks.learning.rows import SYSTEMS, find_row
+from benchmarks.learning.rows import ONE_DEVICE, SYSTEMS, find_row
 from placewright import solvers
-from placewright.training import Trainer
+from placewright.training import Regularization, Reinforce, Trainer
+from placewright.training.environment import best_plan
 from placewright.training.go.demonstrations import (
     Demonstration,
     DemonstrationTask,
@@ -22,11 +23,13 @@ from placewright.training.recipes.arms import has_teacher, with_arm
 
 if TYPE_CHECKING:
     from placewright import Problem
+    from placewright.policies.colocrl.policy import ColocRL
     from placewright.training import Recipe
 
 TEACHER_SHARE = 0.5
 """The share of a run's plans that its teacher may judge."""
 POINTS = 50  # of a learning curve that are saved
+_MAX_STEPS = 400  # of the control that is taught one device
 UNSEEDED = ("expert", "single device", "bound")
 """What does not depend on a seed or on the number of plans."""
 BESIDE = ("local search", "auto", *UNSEEDED)
@@ -72,7 +75,8 @@ class Run:
         }
 
     def _train(self, problem: Problem) -> dict[str, Any]:
-        recipe = with_arm(SYSTEMS[self.system].recipe(), self.arm)
+        arm = "never learns" if self.arm == ONE_DEVICE else self.arm
+        recipe = with_arm(SYSTEMS[self.system].recipe(), arm)
         taught_by, figures = None, {}
         teacher_plans = 0
         if self.system == "go":
@@ -81,6 +85,8 @@ class Run:
         environment = recipe.environment(problem, demonstration=taught_by)
         budget = self.plans - teacher_plans
         trainer = Trainer([environment], recipe, self.seed, budget, device="cpu")
+        if self.arm == ONE_DEVICE:
+            teach_one_device(trainer)
         trainer.run()
         hooks: Any = trainer.hooks
         (over, best), curve = (
@@ -139,6 +145,32 @@ class Run:
             ),
             judged,
         )
+
+
+def teach_one_device(trainer: Trainer) -> None:
+    """Train ColocRL until its likeliest plan is the best single device; those plans are counted.
+
+    Raises:
+        RuntimeError: It has not learned that in `_MAX_STEPS` steps.
+    """
+    (environment,), policy = trainer.environments, cast("ColocRL", trainer.policy)
+    problem = environment.problem
+    placements = problem.single_device_placements()
+    outcome = environment.judge(placements, "single device")
+    best = placements[best_plan(outcome)]
+    first_op = np.unique(policy.grouping(problem).group, return_index=True)[1]
+    drawn = policy.act(problem, 1, 0)
+    target = replace(
+        drawn, actions={"device": best[first_op][None]}, placements=best[None].astype(np.int32)
+    )
+    terms = Regularization(self_imitation=1.0, best_episode=target)
+    for step in range(_MAX_STEPS):
+        episodes = policy.act(problem, 4, step)
+        if (policy.act(problem, 1, 0, greedy=True).placements[0] == best).all():
+            return
+        credit = np.zeros((len(episodes), 1))
+        Reinforce().update(policy, problem, episodes, credit, trainer.optimizer, terms)
+    raise RuntimeError(f"the policy has not learned one device in {_MAX_STEPS} steps")
 
 
 def _finite(*values: float) -> list[float | None]:

@@ -7,15 +7,17 @@
 `run` adds to a file what is not in it yet, seed by seed. Arms (`training/recipes/arms.py`): `never
 learns` leaves the update out; `rewards only` imitates nothing; `imitation only` has no gradient of
 rewards; `taught then frozen` learns first and then only samples; `clipped apart` clips the
-gradients of rewards and of imitation one by one. Each arm of a row judges the same number of plans,
-a teacher's among them, and starts from the same weights with the same seed. GO's teacher is `auto`
-with half of the plans; the others imitate their own best plan.
+gradients of rewards and of imitation one by one. ColocRL has the control `noise around one device`.
+Each arm of a row judges the same number of plans, a teacher's among them, and starts from the same
+weights with the same seed. GO's teacher is `auto` with half of the plans; the others imitate their
+own best plan.
 
 `report` prints the median over seeds and their range, in simulated seconds (`ready`, as
 TensorFlow's executor runs); a plan that does not fit counts as twice its step time. Then it
 compares arms seed by seed: the geometric mean of the ratios, its 95 % interval (bootstrap over
-networks, rows and seeds), and how many pairs are better. `figures` draws a picture of curves for
-each system. The papers' figures were measured on their own machines.
+networks, rows and seeds), and how many pairs are better; none of the intervals is corrected for the
+number of them. The argmax plan shows what a policy does without noise. `figures` draws a picture of
+curves for each system. The papers' figures were measured on their own machines.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from benchmarks.common import (
 )
 from benchmarks.learning.arm_runs import BESIDE, UNSEEDED, Run, key_of
 from benchmarks.learning.curves import Curve, draw_curves
-from benchmarks.learning.rows import PLANS, SEEDS, SYSTEMS
+from benchmarks.learning.rows import ONE_DEVICE, PLANS, SEEDS, SYSTEMS
 from benchmarks.proposers.compare import UNFIT_FACTOR, interval
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ PAIRS = (
     ("as shipped", "local search"),
     ("never learns", "local search"),
     ("as shipped", "auto"),
+    ("rewards only", ONE_DEVICE),
+    ("as shipped", ONE_DEVICE),
 )
 """Arms and methods that are compared seed by seed: one over the other."""
 
@@ -78,7 +82,11 @@ def needed_runs(systems: Sequence[str], seeds: range, plans: int) -> list[Run]:
         for seed in seeds
         for system in systems
         for row in SYSTEMS[system].rows
-        for arm in (*(name for name in BESIDE if name not in UNSEEDED), *SYSTEMS[system].arms)
+        for arm in (
+            *(name for name in BESIDE if name not in UNSEEDED),
+            *SYSTEMS[system].arms,
+            *SYSTEMS[system].controls,
+        )
     ]
 
 
@@ -144,6 +152,7 @@ def report(arguments: argparse.Namespace) -> None:
     for arm, other in PAIRS:
         cells = [ratio(results.logs([name], arm, other)) for name in arguments.systems]
         table.row(f"{arm} / {other}", *cells)
+    print_likeliest(results, arguments.systems)
     print()
     for system in arguments.systems:
         print(f"- {SYSTEMS[system].title}: {verdict(results, system)}")
@@ -152,10 +161,11 @@ def report(arguments: argparse.Namespace) -> None:
 def print_system(results: Results, system: str) -> None:
     """One table: rows, arms, and what stands beside them."""
     own = SYSTEMS[system]
-    columns = ["row", "cluster", *own.arms, *BESIDE, "gap", "paper: other / own", "own / other"]
+    names = (*own.arms, *own.controls, *BESIDE)
+    columns = ["row", "cluster", *names, "gap", "paper: other / own", "own / other"]
     table = Table(*columns, "ours / best of expert and single", title=own.title)
     for row in own.rows:
-        cells = {name: results.values(system, row.name, name) for name in (*own.arms, *BESIDE)}
+        cells = {name: results.values(system, row.name, name) for name in names}
         shipped, bound = cells["as shipped"], cells["bound"]
         gap = ratio_of = "–"
         if shipped and bound:
@@ -166,12 +176,29 @@ def print_system(results: Results, system: str) -> None:
         table.row(
             row.name,
             row.cluster,
-            *(shown(cells[name]) for name in (*own.arms, *BESIDE)),
+            *(shown(cells[name]) for name in names),
             gap,
             f"{row.other:g} / {row.own:g} {row.tag}",
             f"{row.own / row.other:.3f}",
             ratio_of,
         )
+
+
+def print_likeliest(results: Results, systems: Sequence[str]) -> None:
+    """What the policies themselves would do at the end, without noise and search."""
+    arms = list(dict.fromkeys(arm for name in systems for arm in SYSTEMS[name].arms))
+    table = Table("system", "row", *arms, title="Argmax plan at the end / best single device")
+    for system in systems:
+        for row in SYSTEMS[system].rows:
+            single = results.values(system, row.name, "single device")
+            cells = []
+            for arm in arms:
+                runs = results.runs[system, row.name, arm].values()
+                ends = [each["greedy"] for each in runs if each.get("greedy") is not None]
+                cells.append(
+                    f"{statistics.median(ends) / single[0]:.3f}" if ends and single else "–"
+                )
+            table.row(SYSTEMS[system].title, row.name, *cells)
 
 
 def ratio(logs: dict[str, list[float]]) -> str:
@@ -214,7 +241,7 @@ def figures(arguments: argparse.Namespace) -> None:
             mine = [each for each in rows if (each["system"], each["row"]) == (system, row.name)]
             panels[f"{row.name} on {row.cluster}"] = [
                 Curve(arm, [each["curve"] for each in mine if each["arm"] == arm])
-                for arm in (*own.arms, "local search", "auto")
+                for arm in (*own.arms, *own.controls, "local search", "auto")
             ]
         path = arguments.folder / f"arms-{system}.svg"
         title = f"{own.title}: best step time so far, in seconds; median of seeds"

@@ -143,7 +143,8 @@ class Run:
         if run.path.exists():
             run.resume()
         before, began = environment.evaluations, time.process_time()
-        run.train()
+        if not run.train():  # interrupted: its checkpoint goes on, and this is no result
+            raise KeyboardInterrupt
         seconds = time.process_time() - began
         log = trainer.log[:: max(1, len(trainer.log) // 100)]
         over, best = environment.best_key

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 PLANS = 1000
 """Plans that each arm may judge, a teacher's plans among them."""
 SEEDS = range(3)
+ONE_DEVICE = "noise around one device"
+"""A policy that was taught the best single device and then only samples, with its recipe's noise.
+
+It was added after a first look at ColocRL with seed 0: there `rewards only` beats `never learns`,
+and its likeliest plan is one device."""
 EXACT = Imitation(damaged_copies=0, unit_probability=1.0, max_smoothed_decisions=0.5)
 """On one graph: imitate all of a strong plan, to the last unit."""
 
@@ -60,6 +65,7 @@ class System:
     Args:
         search: Local search over what the policy decides on: its groups, or single ops and their
             order.
+        controls: Further arms that are no recipe's (`arm_runs.py`).
     """
 
     title: str
@@ -67,6 +73,7 @@ class System:
     rows: tuple[Row, ...]
     search: LocalSearch
     arms: tuple[str, ...]
+    controls: tuple[str, ...] = ()
 
 
 def _go() -> Recipe:
@@ -95,6 +102,7 @@ SYSTEMS = {
         ),
         _search_in("colocation", 64),
         _ALL,
+        (ONE_DEVICE,),
     ),
     "hierarchical": System(
         "Hierarchical (2018)",

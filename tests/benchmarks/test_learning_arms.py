@@ -158,3 +158,18 @@ def test_the_policy_gradient_learns_a_problem_that_can_be_enumerated(tiny, arm):
     good = np.quantile(seconds, 0.05)
     assert log[-1].greedy <= good < log[0].greedy
     assert log[-1].entropy < log[0].entropy
+
+
+def test_the_control_is_taught_one_device_and_stays_there(tiny):
+    from benchmarks.learning.arm_runs import teach_one_device
+    from benchmarks.learning.gate import gate_recipe
+    from placewright.training import Environment, Trainer
+
+    problem = tiny[0]
+    recipe = gate_recipe("noise only", 8, 6, 16)
+    trainer = Trainer([Environment(problem)], recipe, 0, 40, device="cpu")
+    teach_one_device(trainer)
+    singles = judge(problem, problem.single_device_placements()).value
+    assert trainer.evaluations == len(singles)
+    trainer.run()
+    assert all(row.greedy == singles.min() for row in trainer.log)
