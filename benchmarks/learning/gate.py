@@ -53,8 +53,9 @@ from placewright.training import (
     Trainer,
     find_recipe,
 )
-from placewright.training.algorithms import BatchedReinforce, NoUpdate
 from placewright.training.baselines import TopShare
+from placewright.training.batched_reinforce import BatchedReinforce
+from placewright.training.control_algorithms import NoUpdate
 from placewright.training.run import TrainingRun
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from placewright.training import (
     Regularization,
     Reinforce,
 )
-from placewright.training.algorithms import BatchedReinforce, NoUpdate, WithoutRewards
+from placewright.training.batched_reinforce import BatchedReinforce
+from placewright.training.control_algorithms import NoUpdate, WithoutRewards
 
 torch = pytest.importorskip("torch")
 

@@ -1,15 +1,7 @@
 """Trains policies on placement problems with RL recipes; it needs torch."""
 
 from placewright.outcome import Outcome
-from placewright.training.algorithms import (
-    PPO,
-    Algorithm,
-    BatchedReinforce,
-    NoUpdate,
-    Regularization,
-    Reinforce,
-    WithoutRewards,
-)
+from placewright.training.algorithms import PPO, Algorithm, Regularization, Reinforce
 from placewright.training.baselines import (
     Baseline,
     BatchNormalised,
@@ -19,7 +11,9 @@ from placewright.training.baselines import (
     StartNormalised,
     TopShare,
 )
+from placewright.training.batched_reinforce import BatchedReinforce
 from placewright.training.checkpoints import read_checkpoint, restore, save_checkpoint
+from placewright.training.control_algorithms import NoUpdate, WithoutRewards
 from placewright.training.environment import Environment, simulate_plans
 from placewright.training.hooks import TrainerHooks
 from placewright.training.recipes.arms import ARMS, with_arm

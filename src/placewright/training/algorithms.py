@@ -1,8 +1,4 @@
-"""REINFORCE and PPO: update a policy from episodes and their advantages.
-
-`NoUpdate` and `WithoutRewards` are the controls of both: they show what sampling and imitation find
-by themselves.
-"""
+"""REINFORCE and PPO: update a policy from episodes and their advantages."""
 
 from __future__ import annotations
 
@@ -145,144 +141,6 @@ class PPO:
         return stats
 
 
-@dataclass(frozen=True)
-class BatchedReinforce:
-    """REINFORCE for large batches, which clips rewards and other terms one by one.
-
-    The gradient of the rewards and that of entropy and self-imitation often oppose each other.
-    Clipped as one, the larger alone decides each step; here each is clipped before they are added.
-
-    Args:
-        batch: Episodes that are scored at once, which limits memory; policies that cannot split
-            their episodes score all of them. The entropy floor holds for each such part.
-    """
-
-    batch: int = 256
-
-    def update(
-        self,
-        policy: Policy,
-        problem: Problem,
-        episodes: Episodes,
-        advantage: NDArray[np.float64],
-        optimizer: torch.optim.Optimizer,
-        regularization: Regularization,
-    ) -> dict[str, float]:
-        import torch
-
-        parameters = list(policy.parameters())
-        reward_gradient, other_gradient = (
-            [torch.zeros_like(parameter) for parameter in parameters] for _ in range(2)
-        )
-        entropies: dict[str, float] = {}
-        first = 0
-        for part in policy.split(episodes, self.batch):
-            scores = policy.score(problem, part, regularization.imitation_target)
-            part_advantage = advantage[first : first + len(part)]
-            first, share = first + len(part), len(part) / len(episodes)
-            credit = _credit(part_advantage, scores)
-            reward_loss = -(credit * scores.log_prob).sum(dim=1).mean()
-            reward_loss = reward_loss + _value_loss(scores, part_advantage)
-            other_loss = _entropy_loss(scores, regularization) + _self_imitation_loss(
-                policy, problem, scores, regularization
-            )
-            has_others = isinstance(other_loss, torch.Tensor)
-            _add_gradient(reward_gradient, share * reward_loss, parameters, retain=has_others)
-            if has_others:
-                _add_gradient(other_gradient, share * other_loss, parameters)
-            for name, value in _entropy_shares(scores).items():
-                entropies[name] = entropies.get(name, 0.0) + share * value
-        cosine = _cosine(reward_gradient, other_gradient)
-        norms = [
-            _clip(gradient, regularization.max_grad_norm)
-            for gradient in (reward_gradient, other_gradient)
-        ]
-        if all(np.isfinite(norms)):
-            for parameter, *terms in zip(parameters, reward_gradient, other_gradient, strict=True):
-                parameter.grad = terms[0] + terms[1]
-            optimizer.step()
-        figures = {"gradient": norms[0]}
-        if norms[1]:
-            figures |= {"gradient/other": norms[1], "gradient/cosine": cosine}
-        return {**figures, **entropies}
-
-
-@dataclass(frozen=True)
-class NoUpdate:
-    """Leaves the policy as it is: what sampling finds without learning."""
-
-    def update(
-        self,
-        policy: Policy,
-        problem: Problem,
-        episodes: Episodes,
-        advantage: NDArray[np.float64],
-        optimizer: torch.optim.Optimizer,
-        regularization: Regularization,
-    ) -> dict[str, float]:
-        import torch
-
-        with torch.no_grad():
-            return {"gradient": 0.0, **_entropy_shares(policy.score(problem, episodes))}
-
-
-@dataclass(frozen=True)
-class WithoutRewards:
-    """Another algorithm whose advantages are all 0: what imitation finds without rewards."""
-
-    algorithm: Algorithm
-
-    def update(
-        self,
-        policy: Policy,
-        problem: Problem,
-        episodes: Episodes,
-        advantage: NDArray[np.float64],
-        optimizer: torch.optim.Optimizer,
-        regularization: Regularization,
-    ) -> dict[str, float]:
-        return self.algorithm.update(
-            policy, problem, episodes, np.zeros_like(advantage), optimizer, regularization
-        )
-
-
-def _add_gradient(
-    total: list[torch.Tensor],
-    loss: torch.Tensor,
-    parameters: list[torch.nn.Parameter],
-    retain: bool = False,
-) -> None:
-    """Add the gradient of a loss to a total; a parameter that the loss does not use has none."""
-    import torch
-
-    gradients = torch.autograd.grad(loss, parameters, retain_graph=retain, allow_unused=True)
-    for into, gradient in zip(total, gradients, strict=True):
-        if gradient is not None:
-            into += gradient
-
-
-def _norm(gradients: list[torch.Tensor]) -> float:
-    import torch
-
-    return float(torch.linalg.vector_norm(torch.stack([each.norm() for each in gradients])))
-
-
-def _clip(gradients: list[torch.Tensor], max_norm: float) -> float:
-    """Limit the norm of gradients together, in place; returns what it was."""
-    norm = _norm(gradients)
-    if max_norm > 0 and np.isfinite(norm) and norm > max_norm:
-        for gradient in gradients:
-            gradient *= max_norm / norm
-    return norm
-
-
-def _cosine(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
-    """The cosine between two gradients; 0 if one of them is."""
-    norms = _norm(first) * _norm(second)
-    product = sum(float((one * other).sum()) for one, other in zip(first, second, strict=True))
-    return product / norms if norms else 0.0
-
-
 def _credit(advantage: NDArray[np.float64], scores: Scores) -> torch.Tensor:
     """Advantages as a tensor, less the value that a value head predicted of each episode."""
     credit = _tensor(advantage, scores)
@@ -368,3 +226,27 @@ def _entropy_shares(scores: Scores) -> dict[str, float]:
     return {
         f"entropy/{head.name}": float(head.normalised_entropy.detach()) for head in scores.heads
     }
+
+
+def loss_terms(
+    policy: Policy,
+    problem: Problem,
+    episodes: Episodes,
+    advantage: NDArray[np.float64],
+    regularization: Regularization,
+) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, float]]:
+    """REINFORCE's loss in two terms: of rewards, and of entropy and self-imitation, if it has any.
+
+    Returns:
+        Both, and each head's entropy as a share.
+    """
+    scores = policy.score(problem, episodes, regularization.imitation_target)
+    rewards = -(_credit(advantage, scores) * scores.log_prob).sum(dim=1).mean()
+    others = _entropy_loss(scores, regularization)
+    others = others + _self_imitation_loss(policy, problem, scores, regularization)
+    no_others = isinstance(others, float)
+    return (
+        rewards + _value_loss(scores, advantage),
+        None if no_others else others,
+        _entropy_shares(scores),
+    )

@@ -12,7 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, nearest
-from placewright.training.algorithms import BatchedReinforce, NoUpdate, Reinforce, WithoutRewards
+from placewright.training.algorithms import Reinforce
+from placewright.training.batched_reinforce import BatchedReinforce
+from placewright.training.control_algorithms import NoUpdate, WithoutRewards
 from placewright.training.go.hooks import GoHooks
 from placewright.training.schedules import Constant, Until
 
