@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     Rows = list[dict[str, Any]]
 
 RESULTS = "benchmarks/results/raw/2026-11-18-arms.jsonl"
+MIN_SEEDS = 3
+"""Seeds of every row without which nothing is decided."""
 PAIRS = (
     ("as shipped", "never learns"),
     ("rewards only", "never learns"),
@@ -139,15 +141,14 @@ def shown(values: list[float]) -> str:
     """The median and the range."""
     if not values:
         return "–"
-    if len(values) == 1:
+    if max(values) - min(values) < 5e-5:
         return f"{values[0]:.4f}"
     return f"{statistics.median(values):.4f} ({min(values):.4f}–{max(values):.4f})"
 
 
 def report(arguments: argparse.Namespace) -> None:
     results = Results(read_rows(arguments.out), arguments.plans)
-    for system in arguments.systems:
-        print_system(results, system)
+    print_table(results, arguments.systems)
     table = Table("ratio", *(SYSTEMS[name].title for name in arguments.systems), title="Pairs")
     for arm, other in PAIRS:
         cells = [ratio(results.logs([name], arm, other)) for name in arguments.systems]
@@ -158,30 +159,38 @@ def report(arguments: argparse.Namespace) -> None:
         print(f"- {SYSTEMS[system].title}: {verdict(results, system)}")
 
 
-def print_system(results: Results, system: str) -> None:
-    """One table: rows, arms, and what stands beside them."""
-    own = SYSTEMS[system]
-    names = (*own.arms, *own.controls, *BESIDE)
-    columns = ["row", "cluster", *names, "gap", "paper: other / own", "own / other"]
-    table = Table(*columns, "ours / best of expert and single", title=own.title)
-    for row in own.rows:
-        cells = {name: results.values(system, row.name, name) for name in names}
-        shipped, bound = cells["as shipped"], cells["bound"]
-        gap = ratio_of = "–"
-        if shipped and bound:
-            gap = f"{statistics.median(shipped) / bound[0] - 1:.0%}"
-        simple = [*cells["expert"], *cells["single device"]]
-        if shipped and simple:
-            ratio_of = f"{statistics.median(shipped) / min(simple):.3f}"
-        table.row(
-            row.name,
-            row.cluster,
-            *(shown(cells[name]) for name in names),
-            gap,
-            f"{row.other:g} / {row.own:g} {row.tag}",
-            f"{row.own / row.other:.3f}",
-            ratio_of,
-        )
+def print_table(results: Results, systems: Sequence[str]) -> None:
+    """Rows of all systems, their arms, what stands beside them, and the papers' figures."""
+    arms = list(dict.fromkeys(arm for name in systems for arm in SYSTEMS[name].arms))
+    arms += dict.fromkeys(arm for name in systems for arm in SYSTEMS[name].controls)
+    columns = ["system", "row", *arms, *BESIDE, "gap", "as shipped / best of expert and single"]
+    table = Table(*columns, "paper: other, own", "own / other")
+    for system in systems:
+        for row in SYSTEMS[system].rows:
+            cells = {name: results.values(system, row.name, name) for name in (*arms, *BESIDE)}
+            shipped = statistics.median(cells["as shipped"]) if cells["as shipped"] else math.nan
+            simple = min([*cells["expert"], *cells["single device"]], default=math.nan)
+            table.row(
+                SYSTEMS[system].title,
+                f"{row.name}, {row.cluster}",
+                *(shown(cells[name]) for name in (*arms, *BESIDE)),
+                _figure(shipped / min(cells["bound"], default=math.nan) - 1, ".0%"),
+                _figure(shipped / simple, ".3f"),
+                f"{row.other:g}, {row.own:g} {row.tag}",
+                f"{row.own / row.other:.3f}",
+            )
+
+
+def _figure(number: float, style: str) -> str:
+    return "–" if math.isnan(number) else format(number, style)
+
+
+def likeliest(results: Results, system: str, row: str, arm: str) -> list[float]:
+    """Of each seed the argmax plan at the end over the best single device."""
+    single = results.values(system, row, "single device")
+    runs = results.runs[system, row, arm].values()
+    ends = [each["greedy"] for each in runs if each.get("greedy") is not None]
+    return [end / single[0] for end in ends] if single else []
 
 
 def print_likeliest(results: Results, systems: Sequence[str]) -> None:
@@ -190,25 +199,25 @@ def print_likeliest(results: Results, systems: Sequence[str]) -> None:
     table = Table("system", "row", *arms, title="Argmax plan at the end / best single device")
     for system in systems:
         for row in SYSTEMS[system].rows:
-            single = results.values(system, row.name, "single device")
-            cells = []
-            for arm in arms:
-                runs = results.runs[system, row.name, arm].values()
-                ends = [each["greedy"] for each in runs if each.get("greedy") is not None]
-                cells.append(
-                    f"{statistics.median(ends) / single[0]:.3f}" if ends and single else "–"
-                )
+            ends = [likeliest(results, system, row.name, arm) for arm in arms]
+            cells = [f"{statistics.median(each):.3f}" if each else "–" for each in ends]
             table.row(SYSTEMS[system].title, row.name, *cells)
 
 
 def ratio(logs: dict[str, list[float]]) -> str:
-    """The geometric mean with its interval, and how many pairs are better by more than 0.1 %."""
+    """The geometric mean, how many pairs are better by more than 0.1 %, and the interval.
+
+    There is no interval of fewer than two rows or two seeds: it would leave out their chance.
+    """
     if not logs:
         return "–"
-    mean, low, high = interval(logs)
     pairs = [each for row in logs.values() for each in row]
-    better = sum(each < -0.001 for each in pairs)
-    return f"{mean:.3f} ({low:.3f}–{high:.3f}), {better} of {len(pairs)}"
+    better = f"{sum(each < -0.001 for each in pairs)} of {len(pairs)}"
+    if len(logs) < 2 or min(len(row) for row in logs.values()) < 2:
+        mean = statistics.mean(statistics.mean(row) for row in logs.values())
+        return f"{math.exp(mean):.3f}, {better}"
+    mean, low, high = interval(logs)
+    return f"{mean:.3f} ({low:.3f}–{high:.3f}), {better}"
 
 
 def verdict(results: Results, system: str) -> str:
@@ -216,18 +225,23 @@ def verdict(results: Results, system: str) -> str:
 
     Learned from rewards: the interval of `rewards only` over `never learns` is below 1. Learned:
     that of `as shipped` is. It beats search only if its interval over local search is below 1.
+    Without all rows and `MIN_SEEDS` seeds nothing is decided. The argmax plans say whether the
+    policy itself is good, or the noise around it.
     """
-    parts = []
+    parts, rows = [], SYSTEMS[system].rows
     for title, arm, other in (
         ("learned from rewards", "rewards only", "never learns"),
         ("learned", "as shipped", "never learns"),
         ("better than local search", "as shipped", "local search"),
     ):
         logs = results.logs([system], arm, other)
-        if not logs:
-            return "no runs"
-        is_below = interval(logs)[2] < 1
-        parts.append(f"{'' if is_below else 'not '}{title} ({ratio(logs)} pairs)")
+        if len(logs) < len(rows) or min(len(row) for row in logs.values()) < MIN_SEEDS:
+            count = sum(len(row) for row in logs.values())
+            return f"not decided, {count} of {len(rows) * MIN_SEEDS} pairs of runs are there"
+        parts.append(f"{'' if interval(logs)[2] < 1 else 'not '}{title} ({ratio(logs)} pairs)")
+    for arm in ("rewards only", "as shipped"):
+        ends = [end for row in rows for end in likeliest(results, system, row.name, arm)]
+        parts.append(f"argmax plan of `{arm}` / best single device {statistics.median(ends):.3f}")
     return "; ".join(parts)
 
 

@@ -38,21 +38,39 @@ def test_pairs_are_of_the_same_row_and_seed_and_unfit_plans_count_twice():
     assert logs == pytest.approx([math.log(0.5), 0.0])
 
 
+def lines_of(values, seeds=3):
+    rows = [line("single device", 0, 3.0, row=row, plans=0) for row in ROWS]
+    return rows + [
+        {**line(arm, seed, best * (1 + 0.001 * seed), row=row), "greedy": 6.0}
+        for arm, best in values.items()
+        for seed in range(seeds)
+        for row in ROWS
+    ]
+
+
+ROWS = ("rnnlm", "nmt", "inception-v3")
+STEP_TIMES = {"never learns": 2.0, "rewards only": 2.0, "as shipped": 1.0, "local search": 0.9}
+
+
 def test_the_verdict_follows_the_runs():
     from benchmarks.learning.arms import Results, verdict
 
-    learned = {"never learns": 2.0, "rewards only": 2.0, "as shipped": 1.0, "local search": 0.9}
-    rows = [
-        line(arm, seed, best * (1 + 0.001 * seed), row=row)
-        for arm, best in learned.items()
-        for seed in range(3)
-        for row in ("rnnlm", "nmt", "inception-v3")
-    ]
-    text = verdict(Results(rows, 1000), "colocrl")
+    text = verdict(Results(lines_of(STEP_TIMES), 1000), "colocrl")
     assert text.startswith("not learned from rewards (1.000")
     assert "; learned (0.500" in text
     assert "; not better than local search (1.111" in text
-    assert verdict(Results([], 1000), "go") == "no runs"
+    assert text.endswith("argmax plan of `as shipped` / best single device 2.000")
+    other = verdict(Results(lines_of({**STEP_TIMES, "rewards only": 1.5}), 1000), "colocrl")
+    assert other.startswith("learned from rewards (0.750")
+
+
+def test_few_seeds_decide_nothing_and_have_no_interval():
+    from benchmarks.learning.arms import Results, ratio, verdict
+
+    assert "6 of 9 pairs" in verdict(Results(lines_of(STEP_TIMES, seeds=2), 1000), "colocrl")
+    assert verdict(Results([], 1000), "go").startswith("not decided, 0 of 9")
+    one = Results(lines_of(STEP_TIMES, seeds=1), 1000)
+    assert ratio(one.logs(["colocrl"], "as shipped", "never learns")) == "0.500, 3 of 3"
 
 
 def test_all_arms_of_a_row_have_the_same_seeds_and_plans():
@@ -86,7 +104,7 @@ def test_a_report_and_figures_are_made_from_the_file(tmp_path, capsys):
     main(["report", "--systems", "colocrl", "--out", str(path)])
     text = capsys.readouterr().out
     assert "1.5000 (1.0000–2.0000)" in text
-    assert "4.99 / 4.04 [M+]" in text
+    assert "4.99, 4.04 [M+]" in text
     folder = tmp_path / "figures"
     main(["figures", "--systems", "colocrl", "--out", str(path), "--folder", str(folder)])
     picture = (folder / "arms-colocrl.svg").read_text()
