@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from placewright import training as training
     from placewright import transforms as transforms
     from placewright import units as units
+    from placewright import workers as workers
     from placewright import zoo as zoo
     from placewright.cluster import Cluster as Cluster
     from placewright.costs import CostModel as CostModel
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
     from placewright.solvers import evaluate as evaluate
     from placewright.solvers import solve as solve
     from placewright.timeline import Timeline as Timeline
+    from placewright.workers import Workers as Workers
+    from placewright.workers import open_workers as open_workers
     from placewright.workload import Call as Call
     from placewright.workload import Workload as Workload
     from placewright.workload_plan import WorkloadPlan as WorkloadPlan
@@ -125,6 +128,7 @@ _EXPORTS = {
         "solve",
     ),
     "timeline": ("Timeline",),
+    "workers": ("Workers", "open_workers"),
     "workload": ("Call", "Workload"),
     "workload_plan": ("WorkloadPlan",),
     "workload_result": ("WorkloadResult",),
@@ -142,6 +146,7 @@ _SUBMODULES = (
     "training",
     "transforms",
     "units",
+    "workers",
     "zoo",
 )
 

@@ -22,6 +22,7 @@ from placewright.solvers.search import Search, simulated_problem
 from placewright.solvers.stop import MaxTime, Stop
 from placewright.transforms import contract
 from placewright.units import parse_seconds
+from placewright.workers import as_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from placewright.solvers.bounds import Bound
     from placewright.solvers.search import Solver
     from placewright.timeline import Timeline
+    from placewright.workers import Workers
 
 
 _FULL_BOUND_SECONDS = 1.5e-4  # seconds per op of a bound that accounts for memory
@@ -52,6 +54,7 @@ def solve_problem(
     budget: str | float | None = None,
     keep_interrupted: bool = False,
     cautious: bool = True,
+    workers: Workers | str | int | None = None,
 ) -> Result:
     """Find a plan for one problem; arguments as in `solve`."""
     if select is None and cautious and isinstance(solver, Auto) and is_uncertain(problem):
@@ -63,7 +66,10 @@ def solve_problem(
     search.stop = stop.reserve(bound_seconds(problem, full_bound))
     interrupted = False
     chosen: Candidate | None = None
-    with search_progress(progress, solver.name) as search.progress:
+    with (
+        as_workers(workers) as search.workers,
+        search_progress(progress, solver.name) as search.progress,
+    ):
         try:
             if warm_start is not None:
                 search.phase = "start"

@@ -62,6 +62,7 @@ def place_model(
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
+    workers: options.WorkersOption = None,
     warm_start: options.WarmStart = None,
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
@@ -109,9 +110,10 @@ def place_model(
     check_json(output, "a result")
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
     if names_workload(problem_options):
-        if trace is not None or measure is not None or robust_choice is not None:
+        if any(value is not None for value in (trace, measure, robust_choice, workers)):
             raise ConfigError(
-                "--trace, --measure and --robust are for one problem: a workload has several calls"
+                "--trace, --measure, --robust and --workers are for one problem: a workload has "
+                "several calls"
             )
         solver = _configure(find_method(method), fuse, proposer)
         efforts = (budget, evaluations, seed, warm_start)
@@ -142,6 +144,7 @@ def place_model(
             budget=seconds,
             keep_interrupted=True,
             cautious=cautious,
+            workers=workers,
         )
         if measured_choice is not None:
             measured_choice.meter.close()
