@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Rows = list[dict[str, Any]]
+
 RESULTS = "benchmarks/results/raw/2026-11-18-gate.jsonl"
 ROWS = {"inception-v3": "2xK80+Haswell", "rnnlm-2": "2xK80+Haswell"}
 """Networks and their clusters."""
@@ -189,27 +191,35 @@ def run(arguments: argparse.Namespace) -> None:
     run_jobs(needed_runs(arguments), results, arguments.jobs, describe)
 
 
+def comparable(rows: Rows, plans: int, hidden: int) -> Rows:
+    """Runs with that many plans, and of arms without a schedule also longer ones, cut there."""
+    found = {}
+    for row in sorted(rows, key=lambda row: -int(row["plans"])):
+        if row["hidden"] != hidden or row["plans"] < plans:
+            continue
+        if row["plans"] == plans or row["arm"] in (SEARCH, *NULLS):
+            curve = [point for point in row["curve"] if point[0] <= plans]
+            learned = [point for point in row.get("learned", []) if point[0] <= plans]
+            key = row["network"], row["arm"], row["batch"], row["seed"]
+            found[key] = {**row, "curve": curve, "learned": learned}
+    return list(found.values())
+
+
 def report(arguments: argparse.Namespace) -> None:
     """The best plan after so many plans, medians over seeds, and what the policy itself does."""
-    rows = read_rows(arguments.out)
+    rows = comparable(read_rows(arguments.out), arguments.plans, arguments.hidden)
     marks = [mark for mark in MARKS if mark <= arguments.plans]
     columns = ["row", "arm", "plans an update", "seeds", *(f"{mark:,}" for mark in marks)]
     columns += ["mean, first to last", "argmax at the end", "entropy at the end"]
     table = Table(*columns, "do not fit", "plans per CPU s")
     for network, arm in product(ROWS, ARMS):
-        batches = sorted({row["batch"] for row in rows if row["arm"] == arm})
-        for batch in batches:
-            mine = [
-                row
-                for row in rows
-                if (row["network"], row["arm"], row["batch"]) == (network, arm, batch)
-                and (row["plans"], row["hidden"]) == (arguments.plans, arguments.hidden)
-            ]
+        for batch in sorted({row["batch"] for row in rows if row["arm"] == arm}):
+            kind = network, arm, batch
+            mine = [row for row in rows if (row["network"], row["arm"], row["batch"]) == kind]
             if mine:
                 after = [[best_after(row["curve"], mark) for row in mine] for mark in marks]
-                table.row(
-                    network, arm, batch or "–", len(mine), *map(_spread, after), *_learned(mine)
-                )
+                cells = [network, arm, batch or "–", len(mine)]
+                table.row(*cells, *map(_spread, after), *_learned(mine))
 
 
 def _spread(values: list[float]) -> str:
@@ -221,7 +231,7 @@ def _spread(values: list[float]) -> str:
 
 def _learned(rows: list[dict[str, Any]]) -> list[str]:
     rate = f"{statistics.median(row['rate'] for row in rows):,.0f}"
-    if "learned" not in rows[0]:
+    if not rows[0]["learned"]:
         return ["–"] * 4 + [rate]
 
     def middle(point: int, column: int) -> float:
@@ -233,7 +243,7 @@ def _learned(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def figures(arguments: argparse.Namespace) -> None:
-    rows = [row for row in read_rows(arguments.out) if row["plans"] == arguments.plans]
+    rows = comparable(read_rows(arguments.out), arguments.plans, arguments.hidden)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     panels = {}
     for network, cluster in ROWS.items():

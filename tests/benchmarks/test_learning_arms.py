@@ -191,3 +191,18 @@ def test_the_control_is_taught_one_device_and_stays_there(tiny):
     assert trainer.evaluations == len(singles)
     trainer.run()
     assert all(row.greedy == singles.min() for row in trainer.log)
+
+
+def test_only_runs_without_a_schedule_are_cut_to_fewer_plans():
+    from benchmarks.learning.gate import comparable
+
+    def run(arm, plans, seed=0):
+        curve, learned = [[10, 2.0], [90, 1.0]], [[10, 2.0], [90, 1.0]]
+        row = {"network": "a", "arm": arm, "batch": 8, "seed": seed, "plans": plans, "hidden": 64}
+        return {**row, "curve": curve, "learned": learned}
+
+    rows = [run("never learns", 100), run("top", 100), run("top", 50, seed=1)]
+    found = comparable([*rows, run("never learns", 20, seed=2)], 50, 64)
+    assert [(row["arm"], row["seed"]) for row in found] == [("never learns", 0), ("top", 1)]
+    assert found[0]["curve"] == found[0]["learned"] == [[10, 2.0]]
+    assert comparable(rows, 50, 128) == []
