@@ -129,6 +129,23 @@ def test_score_is_the_log_probability_of_all_that_was_drawn(policy, noise, greed
         assert np.abs(plain.log_prob.detach().numpy() - found).max() > 1e-3
 
 
+def test_episodes_that_are_cut_and_joined_again_are_the_same(policy):
+    problem = eight()
+    tied = policy.tied_episodes
+    episodes = policy.act(problem, 3 * tied, seed=1, noise=0.7)
+    whole = policy.score(problem, episodes).log_prob.detach().numpy()
+    parts = [policy.take(episodes, 0, tied), policy.take(episodes, tied, 3 * tied)]
+    assert [len(part) for part in parts] == [tied, 2 * tied]
+    scores = [policy.score(problem, part).log_prob.detach().numpy() for part in parts]
+    np.testing.assert_allclose(np.concatenate(scores), whole, atol=2e-6)
+    joined = policy.join_episodes(parts)
+    for array in ("placements", "episode_of", "log_prob", "priority", "fusion"):
+        np.testing.assert_equal(getattr(joined, array), getattr(episodes, array))
+    assert joined.actions.keys() == episodes.actions.keys()
+    for name, values in episodes.actions.items():
+        np.testing.assert_array_equal(joined.actions[name], values, err_msg=name)
+
+
 def test_frequencies_are_the_probabilities(policy):
     """1,000 episodes of the first op's group: within 5 standard deviations of its probability."""
     problem = eight()
@@ -321,25 +338,6 @@ def test_one_episode_alone_scores_as_it_did_among_others(policy):
         assert (alone.placements == episodes.placements[at]).all()
         found = policy.score(problem, alone).log_prob.detach().numpy()
         np.testing.assert_allclose(found[0], episodes.log_prob[at], atol=2e-6)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.7])
-def test_parts_of_episodes_score_as_the_whole_does(policy, noise):
-    problem = eight()
-    episodes = policy.act(problem, 7, seed=1, noise=noise)
-    parts = policy.split(episodes, 3)
-    assert len(parts) in (1, 3)
-    assert sum(len(part) for part in parts) == 7
-    whole = policy.score(problem, episodes).log_prob.detach().numpy()
-    scored = [policy.score(problem, part).log_prob.detach().numpy() for part in parts]
-    np.testing.assert_allclose(np.concatenate(scored), whole, atol=2e-6)
-    placements = np.concatenate([part.placements for part in parts])
-    assert (placements == episodes.placements).all()
-
-
-def test_colocrl_can_split_its_episodes():
-    policy = small("colocrl").build(eight())
-    assert [len(part) for part in policy.split(policy.act(eight(), 7, seed=1), 3)] == [3, 3, 1]
 
 
 @pytest.mark.parametrize("name", SEQUENCES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.errors import ConfigError
 from placewright.policies import Episodes, HeadScores, Scores
 from placewright.training import (
     PPO,
@@ -46,16 +47,14 @@ class Coin(torch.nn.Module):
         value = None if self.value is None else self.value.expand(len(drawn))
         return Scores((head,), value, toward)
 
-    def split(self, episodes, size):
-        return [
-            Episodes(
-                {"coin": episodes.actions["coin"][first : first + size]},
-                episodes.placements[first : first + size],
-                np.arange(len(episodes.log_prob[first : first + size])),
-                episodes.log_prob[first : first + size],
-            )
-            for first in range(0, len(episodes), size)
-        ]
+    tied_episodes = 1
+
+    def take(self, episodes, first, last):
+        chosen = slice(first, last)
+        actions = {"coin": episodes.actions["coin"][chosen]}
+        return Episodes(
+            actions, episodes.placements[chosen], np.arange(last - first), episodes.log_prob[chosen]
+        )
 
 
 TOSSED = Episodes(
@@ -201,3 +200,8 @@ def test_without_rewards_only_imitation_moves_the_policy(algorithm):
     still, _ = learn(WithoutRewards(algorithm), [4.0, -4.0, 4.0, -4.0])
     assert float(moved.logit.detach()) == float(alone.logit.detach()) < 0.0
     assert float(still.logit.detach()) == 0.0
+
+
+def test_a_batched_update_refuses_to_be_clipped_as_one():
+    with pytest.raises(ConfigError, match="clips its terms one by one"):
+        BatchedReinforce().loss(Coin(), None, TOSSED, np.zeros((4, 1)), Regularization())

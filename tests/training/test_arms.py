@@ -143,3 +143,19 @@ def test_a_run_of_one_arm_is_not_continued_as_another(problem, tmp_path):
         else:
             with pytest.raises(FileError, match="of another run: settings"):
                 run.resume()
+
+
+@pytest.mark.parametrize(("arm", "moves"), [("never learns", False), ("imitation only", True)])
+def test_arms_hold_in_micro_batches(problem, arm, moves):
+    recipe = small("colocrl", arm)
+    trainer = Trainer([Environment(problem)], recipe, 0, 40, device="cpu", micro_batch=2)
+    first = weights(trainer)
+    trainer.run()
+    assert same(first, weights(trainer)) != moves
+
+
+def test_an_arm_that_is_clipped_apart_refuses_micro_batches(problem):
+    recipe = small("colocrl", "clipped apart")
+    trainer = Trainer([Environment(problem)], recipe, 0, 40, device="cpu", micro_batch=2)
+    with pytest.raises(ConfigError, match="clips its terms one by one"):
+        trainer.run()

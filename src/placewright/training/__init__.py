@@ -2,6 +2,7 @@
 
 from placewright.outcome import Outcome
 from placewright.training.algorithms import PPO, Algorithm, Regularization, Reinforce
+from placewright.training.asynchronous import AsynchronousTrainer, Controllers
 from placewright.training.baselines import (
     Baseline,
     BatchNormalised,
@@ -30,17 +31,20 @@ from placewright.training.schedules import (
     Until,
 )
 from placewright.training.trained_solver import TrainedSolver, training_result
-from placewright.training.trainer import Trainer, UpdateLog
+from placewright.training.trainer import Trainer
+from placewright.training.updates import UpdateLog
 
 __all__ = [
     "ARMS",
     "PPO",
     "RECIPES",
     "Algorithm",
+    "AsynchronousTrainer",
     "Baseline",
     "BatchNormalised",
     "BatchedReinforce",
     "Constant",
+    "Controllers",
     "Decay",
     "Environment",
     "FixedPenalty",

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.errors import ConfigError
 from placewright.training.algorithms import loss_terms
+from placewright.training.multi_graph import MultiGraphEpisodes
 
 if TYPE_CHECKING:
     import torch
@@ -26,11 +28,36 @@ class BatchedReinforce:
     Clipped as one, the larger alone decides each step; here each is clipped before they are added.
 
     Args:
-        batch: Episodes that are scored at once, which limits memory; policies that cannot split
-            their episodes score all of them. The entropy floor holds for each such part.
+        batch: Episodes that are scored at once, which limits memory; those of several problems are
+            not split. The entropy floor holds for each such part.
     """
 
     batch: int = 256
+
+    @property
+    def epochs(self) -> int:
+        return 1
+
+    def ends_before(self, epoch: int, figures: dict[str, float]) -> bool:
+        return False
+
+    def loss(
+        self,
+        policy: Policy,
+        problem: Problem,
+        episodes: Episodes,
+        advantage: NDArray[np.float64],
+        regularization: Regularization,
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Refuse: a sum of both terms could only be clipped as one.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            "BatchedReinforce clips its terms one by one, and micro-batches and controllers clip "
+            "their sum: train without them, or use Reinforce"
+        )
 
     def update(
         self,
@@ -49,7 +76,7 @@ class BatchedReinforce:
         )
         entropies: dict[str, float] = {}
         first = 0
-        for part in policy.split(episodes, self.batch):
+        for part in _split(policy, episodes, self.batch):
             part_advantage = advantage[first : first + len(part)]
             first, share = first + len(part), len(part) / len(episodes)
             rewards, others, shares = loss_terms(
@@ -73,6 +100,15 @@ class BatchedReinforce:
         if norms[1]:
             figures |= {"gradient/other": norms[1], "gradient/cosine": cosine}
         return {**figures, **entropies}
+
+
+def _split(policy: Policy, episodes: Episodes, size: int) -> list[Episodes]:
+    """Parts of at most this size, in order, that keep tied episodes together."""
+    if len(episodes) <= size or isinstance(episodes, MultiGraphEpisodes):
+        return [episodes]
+    size = max(size // policy.tied_episodes, 1) * policy.tied_episodes
+    firsts = range(0, len(episodes), size)
+    return [policy.take(episodes, first, min(first + size, len(episodes))) for first in firsts]
 
 
 def _add_gradient(

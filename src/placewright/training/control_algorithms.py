@@ -22,6 +22,24 @@ if TYPE_CHECKING:
 class NoUpdate:
     """Leaves the policy as it is: what sampling finds without learning."""
 
+    @property
+    def epochs(self) -> int:
+        return 0
+
+    def ends_before(self, epoch: int, figures: dict[str, float]) -> bool:
+        return True
+
+    def loss(
+        self,
+        policy: Policy,
+        problem: Problem,
+        episodes: Episodes,
+        advantage: NDArray[np.float64],
+        regularization: Regularization,
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        loss, _, entropies = loss_terms(policy, problem, episodes, advantage, Regularization())
+        return loss, entropies
+
     def update(
         self,
         policy: Policy,
@@ -43,6 +61,24 @@ class WithoutRewards:
     """Another algorithm whose advantages are all 0: what imitation finds without rewards."""
 
     algorithm: Algorithm
+
+    @property
+    def epochs(self) -> int:
+        return self.algorithm.epochs
+
+    def ends_before(self, epoch: int, figures: dict[str, float]) -> bool:
+        return self.algorithm.ends_before(epoch, figures)
+
+    def loss(
+        self,
+        policy: Policy,
+        problem: Problem,
+        episodes: Episodes,
+        advantage: NDArray[np.float64],
+        regularization: Regularization,
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        nothing = np.zeros_like(advantage)
+        return self.algorithm.loss(policy, problem, episodes, nothing, regularization)
 
     def update(
         self,

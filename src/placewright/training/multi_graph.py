@@ -78,10 +78,6 @@ class MultiGraphPolicy:
             _concatenate_padded(log_prob_of_best) if log_prob_of_best else None,
         )
 
-    def split(self, episodes: MultiGraphEpisodes, size: int) -> list[MultiGraphEpisodes]:
-        """All episodes: each part would need problems of its own."""
-        return [episodes]
-
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         return self.policy.parameters()
 

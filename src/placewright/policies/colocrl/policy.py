@@ -207,18 +207,6 @@ class ColocRL(PolicyDefaults, nn.Module):
         )
         return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
-    def split(self, episodes: Episodes, size: int) -> list[Episodes]:
-        parts = [slice(first, first + size) for first in range(0, len(episodes), size)]
-        return [
-            Episodes(
-                {name: values[part] for name, values in episodes.actions.items()},
-                episodes.placements[part],
-                one_plan_per_episode(len(episodes.log_prob[part])),
-                episodes.log_prob[part],
-            )
-            for part in parts
-        ]
-
     def _encode(self, observation: _ColocRLObservation) -> Any:
         return self.placer.encode(
             torch.cat([self.kind(observation.kinds), observation.features], dim=1)[None]

@@ -29,18 +29,21 @@ from placewright.policies.policy import (
     PolicyConfig,
     PolicyDefaults,
     Scores,
+    join_plans,
     one_plan_per_episode,
+    take_plans,
 )
 from placewright.policies.seq2seq import Placer, log_prob_and_entropy, uniform_entropy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
 
 NAME = "hierarchical"
+_ROW_ACTIONS = ("group", "group_added")  # by grouping; other actions are by episode
 
 
 @dataclass(frozen=True)
@@ -255,6 +258,28 @@ class Hierarchical(PolicyDefaults, nn.Module):
             episodes.log_prob[index : index + 1],
         )
         return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
+
+    @property
+    def tied_episodes(self) -> int:
+        return self.config.placements
+
+    def take(self, episodes: Episodes, first: int, last: int) -> Episodes:
+        row_of = episodes.actions["of"][first:last]
+        rows = slice(int(row_of[0]), int(row_of[-1]) + 1)
+        actions = {
+            name: (values[rows] if name in _ROW_ACTIONS else values[first:last]).copy()
+            for name, values in episodes.actions.items()
+        }
+        return take_plans(episodes, first, last, {**actions, "of": row_of - row_of[0]})
+
+    def join_episodes(self, parts: Sequence[Episodes]) -> Episodes:
+        joined = {
+            name: np.concatenate([part.actions[name] for part in parts])
+            for name in parts[0].actions
+        }
+        rows = np.cumsum([0, *(len(part.actions["group"]) for part in parts[:-1])])
+        row_of = [part.actions["of"] + row for part, row in zip(parts, rows, strict=True)]
+        return join_plans(parts, {**joined, "of": np.concatenate(row_of)})
 
     def _grouper_logits(self, observation: _HierarchicalObservation) -> torch.Tensor:
         """1 × units × groups."""

@@ -8,11 +8,17 @@ for the op at the head of their queue. On AmoebaNet-D m-ETF's placement takes 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from placewright.training.clock import ready_times
-from placewright.training.environment import Environment, simulate_plans
+from placewright.training.environment import (
+    Environment,
+    JudgedPlans,
+    PlanSimulation,
+    simulate_plans,
+)
 from placewright.transforms import PathLengths, fuse_greedily
 
 if TYPE_CHECKING:
@@ -44,6 +50,26 @@ def longest_path_priorities(
     )
 
 
+@dataclass(frozen=True)
+class IssueOrderSimulation(PlanSimulation):
+    """Judges plans in the order in which a ready executor would start their ops."""
+
+    fuse_by_default: bool = False
+
+    def judge(
+        self,
+        problem: Problem,
+        placements: NDArray[np.int32],
+        priority: NDArray[np.float64] | None = None,
+        fusion: NDArray[np.int32] | None = None,
+        threads: int = 1,
+    ) -> JudgedPlans:
+        if fusion is None and self.fuse_by_default:
+            fusion = fuse_greedily(problem, placements)
+        priority = issue_priorities(problem, placements, priority)
+        return super().judge(problem, placements, priority, fusion, threads)
+
+
 class IssueOrderEnvironment(Environment):
     """Judges plans in the order in which a ready executor would start their ops.
 
@@ -71,6 +97,10 @@ class IssueOrderEnvironment(Environment):
     @property
     def in_background(self) -> bool:
         return self._simulated
+
+    @property
+    def simulation(self) -> PlanSimulation | None:
+        return IssueOrderSimulation(self.fuse_by_default) if self._simulated else None
 
     def judge(
         self,
