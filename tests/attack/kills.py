@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from attack.tally import Tally
 
-PLACE = ("place", "branches:modules=2", "--on", "2xP100+cpu", "--evaluations", "200")
+PLACE = (
+    *("place", "branches:modules=2", "--on", "2xP100+cpu", "--evaluations", "200"),
+    *("--store", "none"),
+)
 NETWORK = "dlrm:size=test"
 MAX_SECONDS = 120.0
 """The time after which a child counts as hanging."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from process_states import children, is_running, wait_until
 
 from placewright import Cluster, Problem, zoo
 from placewright.errors import FileError
-from placewright.training import Environment, Trainer, find_recipe, read_checkpoint
+from placewright.training import PPO, Environment, Trainer, find_recipe
 from placewright.training.run import TrainingRun
 from placewright.workers import open_workers
 
@@ -49,6 +52,7 @@ def assert_same_end(trainer, undisturbed):
 
 
 def test_workers_that_are_killed_in_an_update_change_no_bit_of_the_weights(problem, undisturbed):
+    others = children(os.getpid())
     with open_workers("processes:2") as workers:
         trainer = make_trainer(problem, workers=workers)
         submit, calls = workers.submit, []
@@ -57,7 +61,8 @@ def test_workers_that_are_killed_in_an_update_change_no_bit_of_the_weights(probl
             future = submit(*arguments)
             calls.append(future)
             if len(calls) in (5, 11):  # one samples plans, one computes gradients
-                os.kill(next(iter(workers._running.values())).pid, signal.SIGKILL)
+                wait_until(lambda: children(os.getpid()) - others)
+                os.kill(min(children(os.getpid()) - others), signal.SIGKILL)
             return future
 
         workers.submit = kill_and_submit
@@ -79,27 +84,48 @@ def test_a_killed_driver_goes_on_with_other_workers_to_the_same_end(problem, und
                 def slow_down(trainer):
                     if trainer.updates > 3:  # by now it is to be killed
                         time.sleep(MAX_SECONDS)
-                    (tmp_path / "pids").write_text(
-                        " ".join(str(worker.pid) for worker in workers._running.values())
-                    )
 
                 run.train(slow_down)
         finally:
             os._exit(1)
+    processes: set[int] = set()
     try:
-        wait_for(lambda: checkpoint.exists() and read_checkpoint(checkpoint)[0]["updates"] >= 3)
+        wait_until(lambda: checkpoint.exists(), MAX_SECONDS)
+        wait_until(lambda: json.loads(checkpoint.read_text())["updates"] >= 3, MAX_SECONDS)
+        processes = children(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    pids = [int(text) for text in (tmp_path / "pids").read_text().split()]
-    (tmp_path / "pids").unlink()
-    assert pids
-    wait_for(lambda: not any(is_running(each) for each in pids))
+    assert processes
+    wait_until(lambda: not any(is_running(each) for each in processes))
     run = TrainingRun(make_trainer(problem), tmp_path, {})
     run.resume()
     assert run.trainer.updates == 3
     assert run.train()
     assert_same_end(run.trainer, undisturbed)
+
+
+def test_go_goes_on_in_micro_batches_with_the_episodes_that_it_had_not_learned_from(
+    problem, tmp_path
+):
+    recipe = replace(find_recipe("go", hidden=8), episodes=4, algorithm=PPO(epochs=2))
+
+    def make():
+        environments = [recipe.environment(problem)]
+        settings = {"device": "cpu", "micro_batch": 1, "max_updates": 6}
+        return Trainer(environments, recipe, 0, None, **settings)
+
+    whole, first, second = (make() for _ in range(3))
+    whole.run()
+    first.run(lambda trainer: trainer.updates < 4)
+    assert first.pending is not None
+    TrainingRun(first, tmp_path, {}).save()
+    run = TrainingRun(second, tmp_path, {})
+    run.resume()
+    assert run.train()
+    assert repr(second.log) == repr(whole.log)
+    found, state = second.policy.state_dict(), whole.policy.state_dict()
+    assert all(np.array_equal(found[key].numpy(), state[key].numpy()) for key in state)
 
 
 def test_a_full_disk_is_an_error_and_leaves_the_checkpoint_before(problem, tmp_path):
@@ -145,18 +171,3 @@ def test_a_checkpoint_of_whole_batches_is_not_continued_in_micro_batches(problem
     TrainingRun(whole, tmp_path, {}).save()
     with pytest.raises(FileError, match="of another run: micro_batch is None there and 1 here"):
         TrainingRun(make_trainer(problem), tmp_path, {}).resume()
-
-
-def wait_for(state):
-    end = time.monotonic() + MAX_SECONDS
-    while not state():
-        assert time.monotonic() < end, "it hangs"
-        time.sleep(0.01)
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False

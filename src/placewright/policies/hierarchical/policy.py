@@ -64,8 +64,10 @@ class HierarchicalConfig(PolicyConfig):
         patches: Whether half of that noise moves a few similar groups and leaves the others alone.
         locality: The initial bias of an op towards one group, in nats; 0 in the paper, where
             initial groups are random.
-        home: That group: by the op's segment (`stretch`) of the graph, or by a grouping rule such
-            as `colocation`.
+        home: That group: by the op's segment (`stretch`) of the graph, at random (`random`), or by
+            a grouping rule such as `colocation`.
+        learn_groups: Whether the grouper learns. If not, it samples groups as it did at first, and
+            the placer alone learns: the control that shows what the grouper's learning gains.
     """
 
     groups: int = 64
@@ -83,6 +85,7 @@ class HierarchicalConfig(PolicyConfig):
     patches: bool = False
     locality: float = 0.0
     home: str = "stretch"
+    learn_groups: bool = True
     OPTIONS: ClassVar = {"groups": "groups", "hidden": "hidden"}
 
     def for_many_graphs(self) -> HierarchicalConfig:
@@ -202,6 +205,8 @@ class Hierarchical(PolicyDefaults, nn.Module):
         }
         rows_of_episodes, group = actions["of"], actions["group"]
         logits = self._grouper_logits(observation).expand(len(group), -1, -1)
+        if not self.config.learn_groups:
+            logits = logits.detach()
         best_actions = (
             {
                 key: torch.as_tensor(best.actions[key], device=torch_device)
@@ -381,6 +386,11 @@ def _group_bias(
     if config.home == "stretch":
         centre = (np.arange(config.groups) + 0.5) / config.groups
         return -0.5 * ((units.position[:, None] - centre) * config.groups) ** 2
-    first_op = np.unique(units.grouping.group, return_index=True)[1]
-    group = op_groups.group_ops(problem, config.home, config.groups).group[first_op]
+    if config.home == "random":
+        seed = int(problem.graph.fingerprint[:12], 16)
+        group = np.random.default_rng(seed).integers(config.groups, size=len(units))
+    else:
+        first_op = np.unique(units.grouping.group, return_index=True)[1]
+        rule_group = op_groups.group_ops(problem, config.home, config.groups).group
+        group = rule_group[first_op].astype(np.int64)
     return -1.0 + (group[:, None] == np.arange(config.groups)).astype(np.float64)

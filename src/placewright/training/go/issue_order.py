@@ -52,7 +52,11 @@ def longest_path_priorities(
 
 @dataclass(frozen=True)
 class IssueOrderSimulation(PlanSimulation):
-    """Judges plans in the order in which a ready executor would start their ops."""
+    """Judges plans in the order in which a ready executor would start their ops.
+
+    Args:
+        fuse_by_default: Whether plans without fused groups have ops fused as a compiler would.
+    """
 
     fuse_by_default: bool = False
 
@@ -64,10 +68,20 @@ class IssueOrderSimulation(PlanSimulation):
         fusion: NDArray[np.int32] | None = None,
         threads: int = 1,
     ) -> JudgedPlans:
+        priority, fusion = self.issue(problem, placements, priority, fusion)
+        return super().judge(problem, placements, priority, fusion, threads)
+
+    def issue(
+        self,
+        problem: Problem,
+        placements: NDArray[np.int32],
+        priority: NDArray[np.float64] | None,
+        fusion: NDArray[np.int32] | None,
+    ) -> tuple[NDArray[np.float64] | None, NDArray[np.int32] | None]:
+        """Plans × ops: the priorities and the fused groups that plans are judged with."""
         if fusion is None and self.fuse_by_default:
             fusion = fuse_greedily(problem, placements)
-        priority = issue_priorities(problem, placements, priority)
-        return super().judge(problem, placements, priority, fusion, threads)
+        return issue_priorities(problem, placements, priority), fusion
 
 
 class IssueOrderEnvironment(Environment):
@@ -88,7 +102,7 @@ class IssueOrderEnvironment(Environment):
         threads: int = 1,
         fuse_by_default: bool = False,
     ) -> None:
-        self.fuse_by_default, self._simulated = fuse_by_default, measure is None
+        self._issue_order, self._simulated = IssueOrderSimulation(fuse_by_default), measure is None
         simulate = partial(simulate_plans, threads=threads)
         super().__init__(
             problem, simulate if measure is None else measure, demonstration=demonstration
@@ -100,7 +114,7 @@ class IssueOrderEnvironment(Environment):
 
     @property
     def simulation(self) -> PlanSimulation | None:
-        return IssueOrderSimulation(self.fuse_by_default) if self._simulated else None
+        return self._issue_order if self._simulated else None
 
     def judge(
         self,
@@ -109,7 +123,5 @@ class IssueOrderEnvironment(Environment):
         priority: NDArray[np.float64] | None = None,
         fusion: NDArray[np.int32] | None = None,
     ) -> Outcome:
-        if fusion is None and self.fuse_by_default:
-            fusion = fuse_greedily(self.problem, placements)
-        priority = issue_priorities(self.problem, placements, priority)
+        priority, fusion = self._issue_order.issue(self.problem, placements, priority, fusion)
         return super().judge(placements, found_by, priority, fusion)
