@@ -63,10 +63,12 @@ def draw_curves(
         first: The first one.
     """
     width, height = _PANEL
-    names = list(dict.fromkeys(curve.name for curves in panels.values() for curve in curves))
+    drawn_curves = [curve for curves in panels.values() for curve in curves if curve.runs]
+    names = list(dict.fromkeys(curve.name for curve in drawn_curves))
     colour = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(names)}
     total = len(panels) * (width + _MARGIN) + _MARGIN / 2
-    canvas = Canvas(total, height + 120, "#ffffff", title)
+    rows = -(-len(names) // 4)
+    canvas = Canvas(total, height + 100 + 16 * rows, "#ffffff", title)
     canvas.label(12, 20, title, "#222222", 13, bold=True)
     marks = [first * (plans / first) ** (at / _MARKS) for at in range(_MARKS + 1)]
     for index, (name, curves) in enumerate(panels.items()):
@@ -78,7 +80,7 @@ def draw_curves(
         }
         _draw_panel(canvas, left, name, drawn, colour, (first, plans))
     for index, name in enumerate(names):
-        x, y = 16 + index % 6 * 150, height + 92 + index // 6 * 16
+        x, y = 16 + index % 4 * 185, height + 90 + index // 4 * 16
         canvas.path(f"M{x} {y - 4}h18", colour[name], 2.5)
         canvas.label(x + 24, y, name, "#222222")
     return canvas.to_svg()

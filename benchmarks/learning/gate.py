@@ -149,7 +149,7 @@ class Run:
         if not run.train():  # interrupted: its checkpoint goes on, and this is no result
             raise KeyboardInterrupt
         seconds = time.process_time() - began
-        log = trainer.log[:: max(1, len(trainer.log) // 100)]
+        log = trainer.log[:: -max(1, len(trainer.log) // 100)][::-1]
         over, best = environment.best_key
         return {
             **own,
