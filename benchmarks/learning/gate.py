@@ -11,8 +11,8 @@ plans of an update share one baseline, the gradient of the entropy is clipped ap
 rewards (`BatchedReinforce`), and the entropy's weight falls to 0. `mean` maximises the mean reward,
 `top` that of the best 5 % of each update (`TopShare`). `never learns` samples as they do without
 the update; `noise only` also never learns, with the noise that `colocrl` ships with. Local search
-moves the same groups with as many plans. Learning rate and entropy were chosen on transformer-xl-2
-with 12,000 plans and one seed, which is no row here. Runs continue from their checkpoints.
+moves the same groups with as many plans. The entropy's weight was chosen on transformer-xl-2, which
+is no row here, with 12,000 plans, one seed and one rate. Runs continue from their checkpoints.
 """
 
 from __future__ import annotations
