@@ -45,6 +45,13 @@ class DynamicLengths:
                     _mark(tensor, tensor.dim() + _LENGTH)
 
 
+def has_fixed_length(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call has a cache in a bucket, so that all of its sizes are fixed."""
+    cache = kwargs.get("past_key_values")
+    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", None)
+    return bool(layers) and getattr(layers[0], "is_bucket", False)
+
+
 def _kind(value: Any) -> Hashable:
     """What tells calls apart that have graphs of their own."""
     if isinstance(value, torch.Tensor):
