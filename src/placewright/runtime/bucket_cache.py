@@ -56,6 +56,14 @@ class BucketLayer(_StaticLayer):  # type: ignore[misc]
         self.k_head_dim, self.v_head_dim = self.keys.shape[-1], self.values.shape[-1]
         self.is_sliding, self.is_initialized = is_sliding, True
 
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The length that attention sees, and its offset."""
+        return self.keys.shape[-2], 0  # a shape, not a number: one trace serves all buckets
+
+    def get_max_length(self) -> int:
+        """How many tokens there may be."""
+        return int(self.keys.shape[-2])
+
     def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Put these tokens into the cache; what comes after them is zero, and masked."""
         length = keys.shape[-2]

@@ -31,6 +31,8 @@ PLAIN_MODES = ("greedy_search", "sample", "beam_search", "beam_sample")
 """Modes of `generate` that only append tokens to a cache, or reorder its beams."""
 MASKED_ATTENTION = ("sdpa", "eager")
 """Implementations of attention for which a mask hides what a bucket has left."""
+MAX_RATIO = 16
+"""How many times as long as necessary a bucket may be, rather than that there is another one."""
 MAX_ENCODER_LENGTHS = 4
 """Lengths of an encoder's output that have programs of their own."""
 
@@ -70,6 +72,7 @@ class Buckets:
     def __init__(self, placed: PlacedModel, planned_length: int) -> None:
         self.placed, self.planned_length = placed, planned_length
         self.pool = BufferPool(self._planned_device)
+        self.lengths = {bucket_length(planned_length)}  # of buckets
         self.encoder_lengths: set[int] = set()
         self._thread = threading.local()
 
@@ -132,10 +135,17 @@ class Buckets:
         """Where the plan has the keys or values of a layer."""
         return self.placed.backend.device_of_input(f"layers.{layer}.{name}")
 
-    def target_length(self, needed: int, max_length: int | None) -> int:
-        """How many tokens a bucket shall have: the whole generation, as far as it was planned."""
+    def choose_length(self, needed: int, max_length: int | None) -> int:
+        """How many tokens a bucket shall have: the whole generation, as far as it was planned.
+
+        A bucket that has a program already is taken even if it is longer.
+        """
         wished = needed if max_length is None else min(max_length, self.planned_length)
-        return bucket_length(max(needed, wished))
+        shortest = bucket_length(max(needed, wished))
+        known = [length for length in self.lengths if shortest <= length <= MAX_RATIO * shortest]
+        length = min(known, default=shortest)
+        self.lengths.add(length)
+        return length
 
 
 class Generation:
@@ -178,7 +188,7 @@ class Generation:
         tokens = decoder_cache.get_seq_length()
         if not isinstance(tokens, int) or tokens < 1:
             return
-        length = self.buckets.target_length(tokens + 1, self.max_length)
+        length = self.buckets.choose_length(tokens + 1, self.max_length)
         is_decode = self._new_tokens(input_ids, kwargs, tokens) == 1
         if is_decode and can_have_bucket(decoder_cache, length):
             if self.current is not None:
@@ -192,7 +202,7 @@ class Generation:
 
     def _grow(self) -> None:
         assert self.current is not None
-        length = self.buckets.target_length(self.current.tokens + 1, self.max_length)
+        length = self.buckets.choose_length(self.current.tokens + 1, self.max_length)
         windows = [layer.sliding_window for layer in self.current.layers if layer.is_sliding]
         if any(window <= length for window in windows):
             self._leave(is_needed=True)

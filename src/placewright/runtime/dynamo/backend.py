@@ -304,7 +304,8 @@ class PlanBackend:
         with self.lock:
             for graph in self.graphs:
                 graph.close()
-                self._executors.pop(id(graph), None)
+                for closed in (graph, *graph.static_graphs):
+                    self._executors.pop(id(closed), None)
 
     def drop_graphs(self) -> None:
         """Stop all executors and forget their graphs."""
@@ -340,6 +341,20 @@ class PlanBackend:
             yield
         finally:
             self._outputs.device = previous
+
+    @contextlib.contextmanager
+    def fixed_length(self, is_fixed: bool) -> Iterator[None]:
+        """Let symbolic graphs that this thread runs have a form of their own for each size."""
+        previous, self.thread.is_fixed = self.has_fixed_length, is_fixed
+        try:
+            yield
+        finally:
+            self.thread.is_fixed = previous
+
+    @property
+    def has_fixed_length(self) -> bool:
+        """Whether the call of this thread has sizes that many others will have."""
+        return getattr(self.thread, "is_fixed", False)
 
     @property
     def output_device(self) -> torch.device | None:

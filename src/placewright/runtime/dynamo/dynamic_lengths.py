@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
 _LENGTH = -2  # the dimension of a cache's keys and values that grows: batch, heads, length, size
+_CACHE_DIMS = 4
+_TOKENS = "decoder_input_ids", "input_ids", "inputs_embeds", "decoder_inputs_embeds"
 _MAX_TOKEN_DIMS = 3  # tokens, positions and features of them are batch × length (× size)
 
 
@@ -32,10 +34,15 @@ class DynamicLengths:
         if not self._applies:
             return
         values = [*enumerate(args), *kwargs.items()]
-        kind = tuple((name, _kind(value)) for name, value in values)
+        is_fixed = has_fixed_cache(kwargs)
+        kind = is_fixed, *((name, _kind(value)) for name, value in values)
         if kind in self._seen:
             return
         self._seen.add(kind)
+        if is_fixed:
+            for _, value in values:
+                _mark_fixed(value)
+            return
         for _, value in values:
             if isinstance(value, torch.Tensor):
                 if 2 <= value.dim() <= _MAX_TOKEN_DIMS and value.shape[1] > 1:
@@ -45,11 +52,40 @@ class DynamicLengths:
                     _mark(tensor, tensor.dim() + _LENGTH)
 
 
-def has_fixed_length(kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call has a cache in a bucket, so that all of its sizes are fixed."""
+def has_fixed_cache(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call appends one token to a cache of a fixed length: many have the same sizes."""
     cache = kwargs.get("past_key_values")
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", None)
-    return bool(layers) and getattr(layers[0], "is_bucket", False)
+    tokens = next((kwargs[name] for name in _TOKENS if kwargs.get(name) is not None), None)
+    return (
+        bool(layers)
+        and isinstance(tokens, torch.Tensor)
+        and tokens.dim() > 1
+        and tokens.shape[1] == 1
+        and all(map(_is_fixed, layers or ()))
+    )
+
+
+def _is_fixed(layer: Any) -> bool:
+    """Whether a layer of a cache has a fixed length, and no number that every token changes."""
+    is_static = type(layer).__name__ == "StaticLayer" and layer.is_initialized
+    return is_static or getattr(layer, "is_bucket", False)
+
+
+def _mark_fixed(value: Any) -> None:
+    """Mark batch and length: each has a graph of its own, made of one that is traced once."""
+    if isinstance(value, torch.Tensor):
+        _mark(value, 0)
+        if value.dim() == _CACHE_DIMS:  # a mask
+            _mark(value, -1)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _mark_fixed(item)
+    for part in (value, getattr(value, "self_attention_cache", None)):
+        for layer in getattr(part, "layers", None) or ():
+            for tensor in (layer.keys, layer.values):
+                _mark(tensor, 0)
+                _mark(tensor, _LENGTH)
 
 
 def _kind(value: Any) -> Hashable:
@@ -70,7 +106,7 @@ def _growing_tensors(value: Any) -> Iterator[torch.Tensor]:
             continue
         for name in ("keys", "values"):
             tensor = getattr(layer, name, None)
-            if isinstance(tensor, torch.Tensor) and tensor.dim() == 4:
+            if isinstance(tensor, torch.Tensor) and tensor.dim() == _CACHE_DIMS:
                 yield tensor
     hidden = getattr(value, "last_hidden_state", None)
     if isinstance(hidden, torch.Tensor) and hidden.dim() == 3:
@@ -78,5 +114,5 @@ def _growing_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _mark(tensor: torch.Tensor, dimension: int) -> None:
-    if tensor.shape[dimension] > 1:
-        torch._dynamo.maybe_mark_dynamic(tensor, dimension)
+    if tensor.dim() and tensor.shape[dimension] > 1:
+        torch._dynamo.maybe_mark_dynamic(tensor, dimension % tensor.dim())

@@ -29,7 +29,7 @@ from placewright.runtime.dynamo.call_checks import (
     reason_to_run_eagerly,
     skipped_frames,
 )
-from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed_length
+from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed_cache
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
@@ -76,35 +76,25 @@ class ModelCalls:
         self._code, self._functional = CodeOfModel(self.model), functional_code()
         self._signature = inspect.signature(forward)
         self.compiled = self.compile(forward, self.backend)
-        self._compiled_at_fixed_lengths = self.compile(forward, self.backend, dynamic=False)
+        self._compiled_with_fixed_cache = self.compile(forward, self.backend)
         self._compiled_in_parts = self.compile(forward, self.backend, whole=False)
 
     def _record_code(self) -> None:
         self._code = CodeOfModel(self.model)
 
     def compile(
-        self,
-        function: Callable[..., Any],
-        backend: PlanBackend,
-        whole: bool = True,
-        dynamic: bool | None = None,
+        self, function: Callable[..., Any], backend: PlanBackend, whole: bool = True
     ) -> Callable[..., Any]:
         """A function compiled for this model alone.
 
         Args:
             whole: Whether a call must be one graph; else it fails.
-            dynamic: Whether sizes are symbolic; None: those that have changed.
         """
         options: dict[str, Any] = {"guard_filter_fn": self._zero_signs.record_guards}
         limits: dict[str, Any] = {} if IS_TORCH_2_11 else {"recompile_limit": MAX_GRAPHS}
         compiler: Any = torch.compile
         compiled: Callable[..., Any] = compiler(
-            _with_own_code(function),
-            backend=backend,
-            fullgraph=whole,
-            options=options,
-            dynamic=dynamic,
-            **limits,
+            _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
         )
         return compiled
 
@@ -115,15 +105,15 @@ class ModelCalls:
             self.backend.dry_run.begin_call(self.backend.is_model(self.model))
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
-            is_fixed = has_fixed_length(kwargs)
-            compiled = self._compiled_at_fixed_lengths if is_fixed else self.compiled
-            if not is_fixed:
-                self._lengths.mark(args, kwargs)
+            is_fixed = has_fixed_cache(kwargs)
+            compiled = self._compiled_with_fixed_cache if is_fixed else self.compiled
+            self._lengths.mark(args, kwargs)
             shape = call_shape(args, kwargs) if self._untraceable else None
             reason = self._untraceable.get(shape, "")
             try:
                 if not reason:
-                    return self._try_compiled(compiled, args, kwargs)
+                    with self.backend.fixed_length(is_fixed):
+                        return self._try_compiled(compiled, args, kwargs)
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace it: {compile_error_text(error)}"
                 self._untraceable[call_shape(args, kwargs)] = reason
