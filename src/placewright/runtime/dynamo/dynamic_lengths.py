@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 _LENGTH = -2  # the dimension of a cache's keys and values that grows: batch, heads, length, size
 _CACHE_DIMS = 4
@@ -72,20 +72,30 @@ def _is_fixed(layer: Any) -> bool:
     return is_static or getattr(layer, "is_bucket", False)
 
 
+_STATIC_DIMENSIONS = {3: (2,), _CACHE_DIMS: (1, 2)}
+"""Sizes of features, and of masks, that no call changes, by the number of dimensions."""
+
+
 def _mark_fixed(value: Any) -> None:
-    """Mark batch and length: each has a graph of its own, made of one that is traced once."""
+    """Mark all sizes as static but batch and length: of these, one trace serves all.
+
+    Each has a graph of its own then, which is made of the one that was traced.
+    """
     if isinstance(value, torch.Tensor):
-        _mark(value, 0)
-        if value.dim() == _CACHE_DIMS:  # a mask
-            _mark(value, -1)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _mark_fixed(item)
-    for part in (value, getattr(value, "self_attention_cache", None)):
-        for layer in getattr(part, "layers", None) or ():
-            for tensor in (layer.keys, layer.values):
-                _mark(tensor, 0)
-                _mark(tensor, _LENGTH)
+        _mark_static(value, _STATIC_DIMENSIONS.get(value.dim(), ()))
+        return
+    items = list(value.values()) if isinstance(value, dict) else []
+    parts = (getattr(value, f"{name}_attention_cache", None) for name in ("self", "cross"))
+    for item in (*items, *(part for part in parts if part is not None)):
+        _mark_fixed(item)
+    for layer in getattr(value, "layers", None) or ():
+        for tensor in (layer.keys, layer.values):
+            _mark_static(tensor, (1, tensor.dim() - 1))
+
+
+def _mark_static(tensor: torch.Tensor, dimensions: Sequence[int]) -> None:
+    for dimension in dimensions:
+        torch._dynamo.mark_static(tensor, dimension)
 
 
 def _kind(value: Any) -> Hashable:

@@ -189,7 +189,8 @@ class ModelCalls:
         """
         is_whole = compiled is not self._compiled_in_parts
         self.backend.thread.signature = self._signature
-        with full_guards(MAX_GRAPHS), named_refusals(), skipped_frames(is_whole) as is_skipped:
+        guards = full_guards(MAX_GRAPHS, compiled is self._compiled_with_fixed_cache)
+        with guards, named_refusals(), skipped_frames(is_whole) as is_skipped:
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
             else:
