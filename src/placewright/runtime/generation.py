@@ -95,6 +95,8 @@ class Buckets:
         def call(*args: Any, **kwargs: Any) -> Any:
             return wrapper(method, args, kwargs)
 
+        attributes: Any = call
+        attributes.buckets = self
         return call
 
     @property
