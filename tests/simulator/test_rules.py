@@ -356,6 +356,20 @@ def test_steps_in_flight_overlap_and_hold_memory_of_several_steps():
         simulate_in_flight(given, plan, 1)
 
 
+def test_a_device_with_first_and_last_ops_begins_the_next_step_while_it_waits():
+    # a and c on d0 take 1 each, b on d1 takes 2, tensors of no bytes: the period is 2, a step 4.
+    ops = [
+        Op("a", outputs=(0,)),
+        Op("b", inputs=((0, 0),), outputs=(0,)),
+        Op("c", inputs=((1, 0),), outputs=(0,)),
+    ]
+    given = problem(ops, [1, 2, 1])
+    plan = Plan.of(given, [0, 1, 0])
+    assert simulate(given, plan).period == 2
+    flight = simulate_in_flight(given, plan, 8)
+    assert flight.seconds == 4 + 7 * 2
+
+
 def test_wrong_shapes_are_refused_with_a_sentence():
     given = problem([Op("a"), Op("b")], [1, 1])
     with pytest.raises(PlanError, match="a plan has 3 ops: the graph has 2"):

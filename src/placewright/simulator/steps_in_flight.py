@@ -1,8 +1,14 @@
-"""Simulates several steps in flight at once, as in a pipeline."""
+"""Simulates several steps in flight at once, as in a pipeline.
+
+A device takes the oldest step that has an op ready, as CPU workers do: a device that has the first
+and the last ops of a step begins the next step while it waits for the last ones. Only so is the
+period reached by plans that give a device several stretches of the graph. A staging buffer serves
+one step at a time: with one, each device runs step after step.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +54,8 @@ def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
         problem, plan = fused.problem, fused.plan
     order = plan_order(problem.arrays, None if plan.priority is None else plan.priority.tolist())
     unrolled, unrolled_plan, original = unroll(problem, plan, steps, order)
+    if plan.staging is None or not (plan.staging >= 0).any():
+        unrolled = replace(unrolled, discipline="ready")
     timeline = build_timeline(unrolled, unrolled_plan)
     step = np.zeros(len(original), dtype=np.int64)
     occurrences = np.zeros(len(problem.graph), dtype=np.int64)

@@ -244,6 +244,25 @@ def a_reentrant_checkpoint_of_what_needs_no_gradient(model):
     return y, y.requires_grad
 
 
+class ClosedOver(nn.Module):
+    """A reentrant checkpoint whose function reads a value that is no argument of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.first(x)
+        inner = checkpoint(lambda z: torch.tanh(self.last(z) + y), x, use_reentrant=True)
+        return inner + self.last(x)
+
+
+@odd_use(ClosedOver)
+def a_value_that_a_reentrant_checkpoint_closes_over(model):
+    model(rows()).square().sum().backward()
+    return model(rows(1))
+
+
 @odd_use(lambda: OddCheckpoint(use_reentrant=False))
 def a_dropout_of_probability_one_inside_a_checkpoint(model):
     model.last[1].p = 1.0

@@ -25,7 +25,7 @@ from placewright.errors import ConfigError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
-    check_checkpoint_inputs,
+    check_reentrant,
     has_checkpoint,
 )
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph
@@ -142,7 +142,7 @@ class PlanBackend:
             isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
         )
         if needs_gradients:
-            check_checkpoint_inputs(module, inputs)
+            check_reentrant(module)
 
         def partition(joint: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
             check_checkpoint_draws(module, joint)

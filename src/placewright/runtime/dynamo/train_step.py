@@ -18,7 +18,7 @@ from placewright.errors import ConfigError, ExecutionError, GraphError, PlanErro
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import COMPILE_ERRORS, call_shape, compile_error_text
-from placewright.runtime.dynamo.checkpoints import check_checkpoint_draws, check_checkpoint_inputs
+from placewright.runtime.dynamo.checkpoints import check_checkpoint_draws, check_reentrant
 from placewright.runtime.dynamo.compiled_graph import (
     CompiledGraph,
     build_graph_program,
@@ -194,7 +194,7 @@ class TrainBackend(PlanBackend):
     ) -> Callable[..., Any]:
         self._check_weights(module)
         inputs = self.name_inputs(module)
-        check_checkpoint_inputs(module, inputs)
+        check_reentrant(module)
         programs: list[Program] = []
 
         def partition(
