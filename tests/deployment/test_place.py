@@ -85,6 +85,9 @@ def test_generated_tokens_are_the_models_own_from_two_graphs_for_all_lengths(mon
         assert torch.equal(tokens(model, length), tokens(own, length))
     assert len(model.placed.graphs) == 2
     assert not model.placed.eager_calls
+    predicted = model.placed.predicted_seconds
+    assert f"{predicted['decode'] * 1e3:.4g} ms" in lines[4]
+    assert set(predicted) == {"prefill", "decode"}
 
 
 def test_a_second_start_takes_the_plan_from_the_cache_and_says_so(monkeypatch):
@@ -130,7 +133,7 @@ def test_a_plan_for_something_else_is_not_taken(change, monkeypatch):
 def test_a_plan_in_the_cache_that_cannot_be_read_is_made_again(monkeypatch):
     calls = pw.Calls([((torch.ones(2, 16),),)])
     place(chain(), calls, workers())
-    monkeypatch.setattr("placewright.deployment.stored_plan.VERSION", 2)
+    monkeypatch.setattr("placewright.deployment.stored_plan.VERSION", 0)
     _, lines = place(chain(), calls, workers())
     assert "captured" in stages(lines)
 

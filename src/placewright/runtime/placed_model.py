@@ -245,6 +245,13 @@ class PlacedModel:
         return self.calls.eager_calls
 
     @property
+    def predicted_seconds(self) -> dict[str, float]:
+        """The predicted time of each planned call, by its name; empty: none is known."""
+        return {
+            call.name: call.seconds for call in self.backend.planned_calls if call.name and call.seconds
+        }
+
+    @property
     def graphs(self) -> tuple[CompiledGraph, ...]:
         """The graphs that TorchDynamo has handed over so far."""
         return tuple(self.backend.graphs)
