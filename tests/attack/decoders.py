@@ -130,7 +130,13 @@ def main() -> None:
         one = generate(name)
         cells = (
             *(one.name, ", ".join(one.calls), one.graphs[0], one.graphs[1], one.symbolic),
-            *(one.buckets, one.eager_graphs, one.eager_calls, "yes" if one.is_equal else "NO", one.reason[:120]),
+            *(
+                one.buckets,
+                one.eager_graphs,
+                one.eager_calls,
+                "yes" if one.is_equal else "NO",
+                one.reason[:120],
+            ),
         )
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
         torch._dynamo.reset()

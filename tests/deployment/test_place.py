@@ -319,3 +319,33 @@ def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
         model.placed.remove()
         model, _ = place(llama(), MIX, machine(1), limits={"gpu0": needed}, budget=1.0, fresh=True)
         assert torch.equal(tokens(model, 4000, 1), tokens(own, 4000, 1))
+
+
+class Widens(Chain):
+    """A chain with a large tensor in the middle."""
+
+    def forward(self, x, times=1):
+        hidden = self.one(x)
+        if times > 1:
+            hidden = hidden.repeat(times, 1)[: len(x)]
+        return self.two(torch.relu(hidden))
+
+
+def test_a_call_that_is_not_captured_keeps_the_limit_and_the_error_names_the_function():
+    model, own = Widens(64).eval(), Widens(64).eval()
+    x = torch.rand(2, 64)
+    size = sum(weight.nbytes for weight in model.parameters())
+    limit = size * 3 // 4
+    with fake_gpus() as cuda:
+        calls = pw.Calls([((x,),)])
+        model, _ = place(model, calls, machine(1), limits={"gpu0": limit}, budget=0.5)
+        with model.placed.eager():
+            assert torch.equal(model(x), own(x))
+            assert torch.equal(model(x, 4), own(x, 4))
+            with pytest.raises(pw.PlacewrightError, match="function 'repeat' of a call") as info:
+                model(x, 1000)
+            needed = 1000 * x.nbytes
+            found = int(str(info.value).partition("needs ")[2].split(" bytes")[0].replace(",", ""))
+            assert needed <= found <= needed + limit
+            assert torch.equal(model(x), own(x))  # the next call runs as before
+        assert cuda.reserved <= limit

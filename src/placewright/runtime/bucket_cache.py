@@ -101,7 +101,15 @@ class BufferPool:
     @property
     def free_buffers(self) -> list[LayerBuffers]:
         """Memory that is kept, and that no generation uses."""
-        return [layer for layers in self._free.values() for layer in layers]
+        return [layer for layers in list(self._free.values()) for layer in layers]
+
+    def free_tensors(self) -> list[torch.Tensor]:
+        """The tensors of that memory."""
+        return [
+            tensor
+            for layer in self.free_buffers
+            for tensor in (layer.keys, layer.values, layer.length)
+        ]
 
     def take(self, layers: Sequence[Any], length: int) -> tuple[Hashable, list[LayerBuffers]]:
         """Memory for layers that grow, as one bucket; and the key to give it back."""
@@ -179,7 +187,10 @@ class BucketCache:
         """
         tensors = self._tensors() if is_needed else []
         for layer, (keys, values) in zip(self.layers, tensors, strict=False):
-            layer.keys, layer.values = keys.to(layer.device).clone(), values.to(layer.device).clone()
+            layer.keys, layer.values = (
+                keys.to(layer.device).clone(),
+                values.to(layer.device).clone(),
+            )
             if layer.is_sliding:
                 layer.cumulative_length = keys.shape[-2]
         if not is_needed:

@@ -79,6 +79,7 @@ class Buckets:
     def install(self) -> None:
         """Redirect the model's methods."""
         model: Any = self.placed.model
+        self.placed.backend.held_tensors.append(self.pool.free_tensors)
         self.placed.set_attributes(
             model,
             generate=self._wrap(model.generate, self._generate),

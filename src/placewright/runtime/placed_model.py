@@ -248,7 +248,9 @@ class PlacedModel:
     def predicted_seconds(self) -> dict[str, float]:
         """The predicted time of each planned call, by its name; empty: none is known."""
         return {
-            call.name: call.seconds for call in self.backend.planned_calls if call.name and call.seconds
+            call.name: call.seconds
+            for call in self.backend.planned_calls
+            if call.name and call.seconds
         }
 
     @property

@@ -34,7 +34,11 @@ from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
-from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
+from placewright.runtime.eager_fallback import (
+    EagerPlacement,
+    find_compute_devices,
+    memory_caps,
+)
 from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
@@ -99,6 +103,8 @@ class PlanBackend:
         self.thread = threading.local()
         """`signature`: of the forward that this thread calls, if it is not the model's."""
         self.memory_limits: MemoryLimits | None = None  # None: calls are not checked
+        self.held_tensors: list[Callable[[], Sequence[torch.Tensor]]] = []
+        """What lies in memory between two calls, besides weights, such as caches."""
         self.dry_run: DryRun | None = None  # graphs that run compute nothing
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
@@ -242,7 +248,9 @@ class PlanBackend:
     def device_of_input(self, suffix: str) -> torch.device | None:
         """Where a plan has the argument whose name ends so; None: no plan has it."""
         for planned_call in self.planned_calls:
-            for name, device in zip(planned_call.plan.ops, planned_call.plan.placement, strict=True):
+            for name, device in zip(
+                planned_call.plan.ops, planned_call.plan.placement, strict=True
+            ):
                 if name.endswith(suffix):
                     return torch.device(self.real_devices[device].torch_name)
         return None
@@ -376,7 +384,7 @@ class PlanBackend:
         with self._eager_lock:
             mode = self._eager_placement()
             mode.begin_call()
-            with mode:
+            with memory_caps(mode.limits), mode:
                 yield
 
     def _eager_placement(self) -> EagerPlacement:
@@ -391,7 +399,8 @@ class PlanBackend:
                 for real_device, size in zip(self.real_devices, sizes, strict=True)
             }
             devices = find_compute_devices(self.plan, self.real_devices, tensors)
-            self._eager = ids, EagerPlacement(devices, prefetch_bytes)
+            limits = None if self.memory_limits is None else self.memory_limits.of_gpus(self)
+            self._eager = ids, EagerPlacement(devices, prefetch_bytes, limits)
         return self._eager[1]
 
 
