@@ -135,8 +135,14 @@ class Buckets:
         return method(*args, **kwargs)
 
     def _planned_device(self, layer: int, name: str) -> torch.device | None:
-        """Where the plan has the keys or values of a layer."""
-        return self.placed.backend.device_of_input(f"layers.{layer}.{name}")
+        """Where a plan has the keys or values of a layer of the decoder; None: none has them."""
+        backend = self.placed.backend
+        for call in backend.planned_calls:
+            for op, device in zip(call.plan.ops, call.plan.placement.tolist(), strict=True):
+                if op.endswith(f".layers.{layer}.{name}") and "cross_attention" not in op:
+                    torch_device: torch.device = backend.real_devices[device].torch_device
+                    return torch_device
+        return None
 
     def choose_length(self, needed: int, max_length: int | None) -> int:
         """How many tokens a bucket shall have: the whole generation, as far as it was planned.

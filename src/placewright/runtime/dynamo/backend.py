@@ -245,16 +245,6 @@ class PlanBackend:
             *model.named_buffers(remove_duplicate=False),
         ]
 
-    def device_of_input(self, suffix: str) -> torch.device | None:
-        """Where a plan has the argument whose name ends so; None: no plan has it."""
-        for planned_call in self.planned_calls:
-            for name, device in zip(
-                planned_call.plan.ops, planned_call.plan.placement, strict=True
-            ):
-                if name.endswith(suffix):
-                    return torch.device(self.real_devices[device].torch_name)
-        return None
-
     def is_model(self, module: torch.nn.Module) -> bool:
         """Whether a module is the whole model."""
         return module is self._model()

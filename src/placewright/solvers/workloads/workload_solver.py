@@ -182,30 +182,9 @@ def _solve_alone(search: WorkloadSearch, turns: CallTurns) -> None:
         if alone.best is not None:
             name = residency_of(workload, at, alone.best).tobytes()
             if name in search.by_residency:
-                _solve_others(search, turns, name, at, share / 2)
+                turns.run(name, share / 2, without=at)
         if search.is_finished():
             return
-
-
-def _solve_others(
-    search: WorkloadSearch, turns: CallTurns, name: bytes, alone: int, share: float
-) -> None:
-    """Search the other calls for the weights of a call alone, as that call was searched."""
-    workload = search.workload
-    for at in range(len(workload)):
-        plans = search.by_residency.get(name)
-        if at == alone or plans is None or search.is_finished():
-            continue
-        pinned = pin_weights(workload, at, plans.residency)
-        limit = Slice.of(search, share / (len(workload) - 1))
-        inner = Search(pinned, limit, search.seed, search.report_progress)
-        inner.phase = "start"
-        inner.judge_plan(plans.calls[at].plan)
-        _run_quickly(_annealing_rounds(inner, turns.auto))
-        search.evaluations += inner.evaluations
-        call = plans.calls[at]
-        if inner.best is not None and inner.key < (call.overflow, call.value):
-            search.record(plans.with_call(at, evaluate_call(workload, at, inner.best)))
 
 
 def _take_turns(
