@@ -60,9 +60,9 @@ def ours(name: str, small: bool, limit: int, mix: Any) -> Prepared:
     """`place`, for the same calls."""
     model = build(name, small)
     if device().type == "cuda":
-        placed = pw.place(model, {"gpu0": limit}, mix)
+        placed = pw.place(model, {"gpu0": limit}, mix, store="none")
     else:
-        placed = pw.place(model, workload=mix, cluster="2xcpu", budget=0.5)
+        placed = pw.place(model, workload=mix, cluster="2xcpu", budget=0.5, store="none")
     # A model that fits one device is left alone, and nothing is predicted.
     return placed, placed.placed.predicted_seconds if hasattr(placed, "placed") else {}
 

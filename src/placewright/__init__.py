@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from placewright import runtime as runtime
     from placewright import simulator as simulator
     from placewright import solvers as solvers
+    from placewright import store as store
     from placewright import training as training
     from placewright import transforms as transforms
     from placewright import units as units
+    from placewright import workers as workers
     from placewright import zoo as zoo
     from placewright.cluster import Cluster as Cluster
     from placewright.costs import CostModel as CostModel
@@ -81,6 +83,8 @@ if TYPE_CHECKING:
     from placewright.solvers import evaluate as evaluate
     from placewright.solvers import solve as solve
     from placewright.timeline import Timeline as Timeline
+    from placewright.workers import Workers as Workers
+    from placewright.workers import open_workers as open_workers
     from placewright.workload import Call as Call
     from placewright.workload import Workload as Workload
     from placewright.workload_plan import WorkloadPlan as WorkloadPlan
@@ -125,6 +129,7 @@ _EXPORTS = {
         "solve",
     ),
     "timeline": ("Timeline",),
+    "workers": ("Workers", "open_workers"),
     "workload": ("Call", "Workload"),
     "workload_plan": ("WorkloadPlan",),
     "workload_result": ("WorkloadResult",),
@@ -139,9 +144,11 @@ _SUBMODULES = (
     "runtime",
     "simulator",
     "solvers",
+    "store",
     "training",
     "transforms",
     "units",
+    "workers",
     "zoo",
 )
 

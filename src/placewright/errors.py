@@ -9,6 +9,8 @@ PlacewrightError
 ├── ConfigError         an option or key is unknown or ill-typed
 ├── ExecutionError      a plan could not be run on the devices of this machine
 ├── VerifyError         a plan was run, and its outputs, devices or memory are not as promised
+├── StoreError          the store of plans cannot be read or written
+├── WorkerError         workers could not finish a task: they died, hung or could not be started
 └── MissingDependency   an optional package is not installed (also an ImportError)
 
 A plan that does not fit in memory is not an error: see `Timeline.fits`.
@@ -75,11 +77,24 @@ class VerifyError(PlacewrightError):
     """A plan was run, and its outputs, devices or memory are not as promised."""
 
 
+class StoreError(PlacewrightError):
+    """The store of plans cannot be read or written."""
+
+
+class WorkerError(PlacewrightError):
+    """Workers could not finish a task: they died, hung, or could not be started."""
+
+
 class MissingDependency(PlacewrightError, ImportError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed: pip install 'placewright[{extra}]'")
+        self._arguments = (package, extra)
+
+    def __reduce__(self) -> tuple[type[MissingDependency], tuple[str, str]]:
+        """Another process gets it from the same arguments, which are not `args`."""
+        return type(self), self._arguments
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -72,6 +72,11 @@ class PlanBatch:
     def __len__(self) -> int:
         return len(self.placement)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Batches go to workers in few bytes: small numbers of devices, and equal rows once."""
+        columns = (self.placement, self.priority, self.staging, self.fusion)
+        return _unpack_rows, (len(self), *map(_pack_rows, columns))
+
     def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> PlanBatch:
         """Some of the plans; a list or an array of rows copies them."""
         return PlanBatch(
@@ -99,6 +104,37 @@ class PlanBatch:
             _merge_optional(self.staging, other.staging, rows),
             _merge_optional(self.fusion, other.fusion, rows),
         )
+
+
+def _pack_rows(values: NDArray[Any] | None) -> tuple[NDArray[Any], str] | None:
+    """Rows in the smallest type that holds them, one if all are equal; and their own type."""
+    if values is None:
+        return None
+    rows = values
+    if len(rows) > 1 and np.array_equal(rows[0], rows[-1]) and (rows == rows[0]).all():
+        rows = rows[:1]
+    packed: NDArray[Any] = rows
+    if rows.dtype == np.int32 and rows.size:
+        largest = rows.view(np.uint32).max()  # one pass: negative numbers are large ones
+        for small in (np.uint8, np.uint16):
+            if largest <= np.iinfo(small).max:
+                packed = rows.astype(small)
+                break
+    return packed, values.dtype.str
+
+
+def _unpack_rows(count: int, *columns: tuple[NDArray[Any], str] | None) -> PlanBatch:
+    rows = [
+        None
+        if column is None
+        else np.ascontiguousarray(
+            np.broadcast_to(column[0], (count, column[0].shape[1])), dtype=column[1]
+        )
+        for column in columns
+    ]
+    placement, priority, staging, fusion = rows
+    assert placement is not None
+    return PlanBatch(placement, priority, staging, fusion)
 
 
 def _as_row(values: NDArray[_Number] | None) -> NDArray[_Number] | None:

@@ -90,13 +90,13 @@ def test_generated_tokens_are_the_models_own_from_two_graphs_for_all_lengths(mon
     assert set(predicted) == {"prefill", "decode"}
 
 
-def test_a_second_start_takes_the_plan_from_the_cache_and_says_so(monkeypatch):
+def test_a_second_start_takes_the_stored_plan_and_says_so(monkeypatch):
     alternate(monkeypatch)
     first, _ = place(chain(), pw.Calls([((torch.ones(2, 16),),)]), workers())
     monkeypatch.setattr(model_placement, "solve", None)
     second, lines = place(chain(), pw.Calls([((torch.zeros(2, 16),),)]), workers())
     assert stages(lines) == ["machine", "plan", "weights"]
-    assert "from the cache, made 20" in lines[1]
+    assert "a stored plan of 20" in lines[1]
     assert second.placed.plan == first.placed.plan
     x = torch.rand(2, 16)
     assert torch.equal(second(x), chain()(x))
@@ -130,7 +130,28 @@ def test_a_plan_for_something_else_is_not_taken(change, monkeypatch):
         place(**changed)
 
 
-def test_a_plan_in_the_cache_that_cannot_be_read_is_made_again(monkeypatch):
+def test_a_search_with_another_seed_starts_from_the_stored_plan(monkeypatch):
+    calls = pw.Calls([((torch.ones(2, 16),),)])
+    place(chain(), calls, workers())
+    _, lines = place(chain(), calls, workers(), seed=1)
+    (line,) = [line for line in lines if line.startswith("plan: call")]
+    assert "; started from a stored plan of 20" in line
+    _, lines = place(chain(), calls, workers(), seed=2, fresh=True)
+    assert not any("stored" in line for line in lines)
+
+
+def test_a_store_that_cannot_be_used_stops_no_placement(tmp_path, caplog):
+    (tmp_path / "broken").write_bytes(b"not a database" * 100)
+    calls = pw.Calls([((torch.ones(2, 16),),)])
+    model, _ = place(chain(), calls, workers(), store=tmp_path / "broken")
+    x = torch.rand(2, 16)
+    assert torch.equal(model(x), chain()(x))
+    assert "planning goes on without it" in caplog.text
+    with pytest.raises(ConfigError, match="expected a file, postgresql://"):
+        place(chain(), calls, workers(), store="mysql://host/x")
+
+
+def test_a_stored_plan_that_cannot_be_read_is_made_again(monkeypatch):
     calls = pw.Calls([((torch.ones(2, 16),),)])
     place(chain(), calls, workers())
     monkeypatch.setattr("placewright.deployment.stored_plan.VERSION", 0)

@@ -29,6 +29,15 @@ class DisciplineChoice(StrEnum):
         return "ready" if self is DisciplineChoice.READY else "in order"
 
 
+def _check_workers(text: str | None) -> str | None:
+    """Read the text once, so that a wrong one is found before anything else is done."""
+    if text is not None:
+        from placewright.workers import WorkerSpec
+
+        WorkerSpec.parse(text)
+    return text
+
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -217,6 +226,35 @@ WarmStart = Annotated[
         "--warm-start",
         metavar="FILE",
         help="A plan to start from: the result is no worse.",
+        rich_help_panel=panels.SEARCH,
+    ),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Do not start from a stored plan.",
+        rich_help_panel=panels.SEARCH,
+    ),
+]
+StoreLocation = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="Where plans are stored: a file, postgresql://user@host/database, or none. "
+        "[default: $PLACEWRIGHT_STORE, or a file in the user's cache folder]",
+        rich_help_panel=panels.GENERAL,
+    ),
+]
+WorkersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="SPEC",
+        help="Workers that share the work: 8 or processes:8, threads:2, ray:8; or those of a Ray "
+        "cluster, ray:auto or ray://host:port. Results do not depend on them.",
+        callback=_check_workers,
         rich_help_panel=panels.SEARCH,
     ),
 ]

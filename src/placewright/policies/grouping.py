@@ -9,11 +9,13 @@ import numpy as np
 from placewright.errors import ConfigError, ProblemError, nearest
 from placewright.transforms import (
     Grouping,
+    by_cell_calls,
     by_colocation,
     by_forward,
     by_heavy_edges,
     by_module_count,
 )
+from placewright.zoo.networks import NETWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +44,17 @@ def _single_ops(problem: Problem, count: int) -> Grouping:
     return Grouping.of("op", problem, leader.tolist())
 
 
+def _paper_groups(problem: Problem, count: int) -> Grouping:
+    """ColocRL's groups: calls of the network's cells; where it names none, co-location alone."""
+    network = NETWORKS.get(problem.graph.name.partition(":")[0])
+    if network is None or not network.cells:
+        return by_colocation(problem, count)
+    return by_cell_calls(problem, network.cells, count)
+
+
 GROUPINGS: dict[str, Callable[[Problem, int], Grouping]] = {
     "colocation": by_colocation,
+    "cells": _paper_groups,
     "coarse": _coarse_groups,
     "module": by_module_count,
     "op": _single_ops,

@@ -1,4 +1,7 @@
-"""Profiles this machine as a Cluster: measured once, cached, measured again after changes."""
+"""Profiles this machine as a Cluster: measured once, cached, measured again after changes.
+
+The cache is a file of the user's, and the store, which machines of the same kind may share.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ from placewright.profiling.links import (
 from placewright.profiling.overhead import measure_handoff
 from placewright.runtime.machine import Machine, this_machine
 from placewright.runtime.real_devices import RealDevice, machine_devices
+from placewright.store import open_store
+from placewright.store.store import warn_of_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +77,7 @@ def profile_machine(
     refresh: bool = False,
     notify: Callable[[str], None] | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    machine: Machine | None = None,
 ) -> MachineProfile:
     """This machine as a cluster.
 
@@ -80,12 +86,13 @@ def profile_machine(
         refresh: Measure again, ignoring the cache.
         notify: Called with a line of text before a long measurement.
         progress: Called with what is being measured.
+        machine: This machine, or the part of it that is this process's; None: all of it.
 
     Raises:
         ClusterError: There are fewer cores than workers.
         MissingDependency: PyTorch is not installed.
     """
-    machine = this_machine()
+    machine = this_machine() if machine is None else machine
     real_devices = machine_devices(machine, workers)
     path = profile_path(machine, real_devices)
     cached = None if refresh else _load_cached(machine, path)
@@ -118,13 +125,21 @@ def _measure_machine(
     progress("handoff between workers and GPUs")
     cluster = replace(cluster, links=_links_with_handoff(cluster, real_devices))
     facts = _facts(machine, rates, links)
+    store = open_store()
+    data = {"cluster": files.to_data(cluster), "facts": facts}
+    warn_of_failure(lambda: store.put_profile(path.stem, data), None)
+    return MachineProfile(machine, cluster, facts, True, _write_files(path, cluster, facts))
+
+
+def _write_files(path: Path, cluster: Cluster, facts: dict[str, Any]) -> Path | None:
+    """Cache a profile; its file, or None if that cannot be written, which is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.save(cluster, path)
         write_data(facts, _facts_path(path))
-    except (PlacewrightError, OSError):  # a cache that cannot be written is no error
-        return MachineProfile(machine, cluster, facts, True, None)
-    return MachineProfile(machine, cluster, facts, True, path)
+    except (PlacewrightError, OSError):
+        return None
+    return path
 
 
 def build_cluster(
@@ -211,11 +226,66 @@ def _load_cached(machine: Machine, path: Path) -> MachineProfile | None:
     try:
         cluster, facts = files.load(path, "cluster"), read_data(_facts_path(path))
     except PlacewrightError:
-        return None
+        return _load_stored(machine, path)
     if not isinstance(facts, dict) or facts.get("key") != machine.key:
         return None
     return MachineProfile(machine, cluster, facts, False, path)
 
 
+def _load_stored(machine: Machine, path: Path) -> MachineProfile | None:
+    """The profile in the store, which then has a file as well."""
+    store = open_store()
+    data = warn_of_failure(lambda: store.get_profile(path.stem), None)
+    facts = {} if data is None else data.get("facts")
+    if data is None or not isinstance(facts, dict) or facts.get("key") != machine.key:
+        return None
+    try:
+        cluster = files.from_data(data.get("cluster"), "cluster")
+    except PlacewrightError:
+        return None
+    return MachineProfile(machine, cluster, facts, False, _write_files(path, cluster, facts))
+
+
 def _facts_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.facts.json")
+
+
+def profile_ranks(
+    workers: int | None = None,
+    refresh: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+    bandwidth: float | None = None,
+) -> MachineProfile:
+    """The machines of all ranks of the process group as one cluster, links between them included.
+
+    All ranks call it. Machines are measured one after the other, since ranks may share one. The
+    profile is complete on rank 0; on the others it is of their own machine.
+
+    Args:
+        bandwidth: Bytes per second that a rank may send, for tests and benchmarks.
+
+    Raises:
+        ExecutionError: There is no process group, or a rank has failed.
+    """
+    from placewright.profiling.rank_links import join_clusters, measure_rank_links
+    from placewright.runtime.distributed.bandwidth_limit import BandwidthLimit
+    from placewright.runtime.distributed.rank_devices import rank_cores
+    from placewright.runtime.distributed.session import RankSession
+
+    limit = None if bandwidth is None else BandwidthLimit(bandwidth)
+    session = RankSession({"purpose": "profile"}, limit=limit)
+    try:
+        machine = replace(this_machine(), cores=rank_cores())
+        with session.turn():
+            profile = profile_machine(workers, refresh, progress=progress, machine=machine)
+        progress("links between ranks")
+        links = measure_rank_links(session)
+        cluster = join_clusters(session, profile.cluster, links)
+        if session.is_leader:
+            session.close()
+        else:
+            session.serve()
+    except Exception as error:
+        session.fail(error)
+        raise
+    return replace(profile, cluster=cluster)

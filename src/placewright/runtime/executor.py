@@ -12,13 +12,12 @@ from placewright.errors import ExecutionError
 from placewright.graph import STATE
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cpu_worker import CpuWorker, DeviceJob, Message, StepDone, WeightStreamer
-from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.runtime.instructions import compile_plan
 from placewright.runtime.micro_batches import op_runners, weight_updates
 from placewright.runtime.openmp import release_openmp_team
 from placewright.runtime.program.sources import input_tensors, model_tensors
-from placewright.runtime.real_devices import cpu_affinity, plan_devices, spare_cores
+from placewright.runtime.real_devices import check_gpus, cpu_affinity, plan_devices, spare_cores
 from placewright.runtime.step_states import StateMemory, StepStates
 from placewright.runtime.weight_storage import place_weights
 
@@ -29,8 +28,10 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.plan import Plan
     from placewright.runtime.cuda.issuer import Issuer
+    from placewright.runtime.instructions import Instructions
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
+    from placewright.runtime.real_devices import RealDevice
 
 
 class Executor:
@@ -73,10 +74,10 @@ class Executor:
         host_kernels: HostKernels = True,
     ) -> None:
         self.program, self.plan = program, plan
-        self.real_devices = plan_devices(plan, device_map)
+        self.real_devices = self._find_devices(device_map)
         self._spare_cores = spare_cores(self.real_devices)
-        self._check_devices()
-        self.instructions = compile_plan(program, plan, self.real_devices, keep_tensors)
+        check_gpus(self.real_devices)
+        self.instructions = self._compile(keep_tensors)
         if isinstance(weights, torch.nn.Module):
             weights = model_tensors(program, weights)
         self.resident = place_weights(
@@ -96,16 +97,11 @@ class Executor:
         self._failure: str | None = None
         self._start()
 
-    def _check_devices(self) -> None:
-        count = current_backend().device_count()
-        for real_device in self.real_devices:
-            if real_device.is_gpu and real_device.index >= count:
-                raise ExecutionError(
-                    f"device {real_device.name!r} is CUDA device {real_device.index}, but this "
-                    f"machine has {count}: map it to another one with "
-                    f"--device-map {real_device.name}=cpu or "
-                    f"device_map={{{real_device.name!r}: 'cpu'}}"
-                )
+    def _find_devices(self, device_map: Mapping[str, str] | None) -> tuple[RealDevice, ...]:
+        return plan_devices(self.plan, device_map)
+
+    def _compile(self, keep_tensors: Sequence[Tensor]) -> Instructions:
+        return compile_plan(self.program, self.plan, self.real_devices, keep_tensors)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -344,15 +340,10 @@ class Executor:
             # The OpenMP teams of workers need all of their cores.
             with cpu_affinity(self._spare_cores if self.workers else ()):
                 self.issuer.run_until(number)
-        idle_devices = sum(
-            device not in self.jobs and bool(instructions.outputs)
-            for device, instructions in enumerate(self.instructions.per_device)
-        )
-        while len(self._done_by_step[number]) < len(self.jobs) + idle_devices:
+        while len(self._done_by_step[number]) < self._reports_per_step:
             done = self._done_queue.get()
             if done.failure is not None:
-                device_name = self.real_devices[done.device].name
-                self._failure = f"op {done.op!r} failed on {device_name!r}: {done.failure}"
+                self._failure = self._failure_text(done)
                 self.close()
                 raise ExecutionError(self._failure) from done.failure
             self._done_by_step[done.step].append(done)
@@ -369,6 +360,18 @@ class Executor:
                 self._resident_tensor(state).copy_(tensors[new])
             self._in_flight.pop(number).write_back()
             return [self._output(tensors, output) for output in self.program.outputs]
+
+    @property
+    def _reports_per_step(self) -> int:
+        """How many devices report that they have ended their part of a step."""
+        idle_devices = sum(
+            device not in self.jobs and bool(instructions.outputs)
+            for device, instructions in enumerate(self.instructions.per_device)
+        )
+        return len(self.jobs) + idle_devices
+
+    def _failure_text(self, done: StepDone) -> str:
+        return f"op {done.op!r} failed on {self.real_devices[done.device].name!r}: {done.failure}"
 
     def _step_inputs(
         self, tensors: Mapping[int, torch.Tensor]

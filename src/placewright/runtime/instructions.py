@@ -109,6 +109,7 @@ def compile_graph(
     separate_memory: Sequence[int] = (),
     random_ops: Sequence[int] = (),
     varying_views: Collection[int] = (),
+    hosts: Sequence[int] | None = None,
 ) -> Instructions:
     """The instructions of a placement.
 
@@ -121,6 +122,7 @@ def compile_graph(
         random_ops: Ops that draw random numbers. Those of the host run in this order, since they
             share one generator: the numbers do not depend on the placement.
         varying_views: Views of weights that every step makes anew.
+        hosts: The host of each device, whose memory no other host can read; None: one for all.
 
     Raises:
         PlanError: A staging buffer is too small for an op.
@@ -136,6 +138,7 @@ def compile_graph(
         separate_memory,
         random_ops,
         varying_views,
+        hosts or [0] * device_count,
     ).build()
 
 
@@ -144,8 +147,12 @@ def compile_plan(
     plan: Plan,
     real_devices: Sequence[RealDevice],
     keep_tensors: Sequence[Tensor] = (),
+    hosts: Sequence[int] | None = None,
 ) -> Instructions:
     """The instructions of a plan for a program, matched by the names of ops.
+
+    Args:
+        hosts: The host of each device; None: one for all.
 
     Raises:
         PlanError: An op of one is missing in the other.
@@ -175,6 +182,7 @@ def compile_plan(
         [index for index, real_device in enumerate(real_devices) if real_device.is_gpu],
         program.random_ops,
         program.varying_views,
+        hosts,
     )
 
 
@@ -191,8 +199,9 @@ class _Compiler:
         separate_memory: Sequence[int],
         random_ops: Sequence[int],
         varying_views: Collection[int],
+        hosts: Sequence[int],
     ) -> None:
-        self.separate_memory = set(separate_memory)
+        self.separate_memory, self.hosts = set(separate_memory), hosts
         self.graph, self.placement = graph, [int(at) for at in placement]
         self.staging_sizes = (
             [-1] * device_count if staging is None else [int(size) for size in staging]
@@ -345,7 +354,9 @@ class _Compiler:
     def _is_local(self, tensor: Tensor, device: int) -> bool:
         """Whether a tensor is resident, and a device can read it without a copy."""
         source = self.placement[tensor[0]]
-        shares_memory = source == device or not self.separate_memory & {source, device}
+        shares_memory = source == device or (
+            self.hosts[source] == self.hosts[device] and not self.separate_memory & {source, device}
+        )
         return tensor[0] in self.resident_ops and shares_memory
 
     def _add_send(self, instructions: dict[int, Instruction], tensor: Tensor, target: int) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from placewright import files
 from placewright.errors import ExecutionError, PlanError
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cuda.backend import current_backend
@@ -18,75 +17,18 @@ from placewright.runtime.dynamo.model_calls import ModelCalls
 from placewright.runtime.dynamo.pipeline import pipelined_calls
 from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.train_step import TrainStep
-from placewright.runtime.planned_calls import plan_calls
-from placewright.runtime.weight_loading import load_weights
 from placewright.units import format_bytes
-from placewright.workload_plan import WorkloadPlan
-from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
-    from placewright.result import Result
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
     from placewright.runtime.planned_calls import PlannedCall
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
 _MISSING: Any = object()
-
-
-def apply(
-    plan: Plan | Result | WorkloadPlan | WorkloadResult | str | os.PathLike[str],
-    model: torch.nn.Module,
-    weights: str | os.PathLike[str] | None = None,
-    device_map: Mapping[str, str] | None = None,
-    optimizer: str | OptimizerRule | None = None,
-    cuda_graphs: bool | None = None,
-    host_kernels: HostKernels = True,
-) -> torch.nn.Module:
-    """Let a model run under a plan. The model itself is changed and returned.
-
-    Its weights move to the devices that the plan names. Calls are compiled by TorchDynamo, whose
-    guards decide when a graph serves a call; each graph runs under the plan, and so does its
-    backward graph. What TorchDynamo cannot trace runs eagerly under the same placement. Outputs are
-    on the device of the first tensor among the arguments. `model.placed` has the rest: `train_step`
-    (a whole training step), `pipeline` (several calls in flight), `remove`.
-
-    Args:
-        plan: A plan, a result, or a file that holds one. Of a plan for a workload, each graph takes
-            the part that was made for the call most like it.
-        weights: A safetensors file, an index of several or their folder, for a model on `meta`:
-            its tensors go straight to their devices.
-        device_map: Real devices of some of the plan's devices, by name, such as
-            `{"gpu0": "cuda:1"}`; the others are found by name.
-        optimizer: The optimizer of `train_step`: `sgd`, `momentum`, `adam` or an `OptimizerRule`.
-        cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
-            faster.
-        host_kernels: Whether 16-bit products of few rows on the CPU may use our own kernel, where
-            it is faster; it rounds otherwise than PyTorch's. `"float32"`: float32 products too.
-
-    Raises:
-        PlanError: The plan was made for another model.
-        ConfigError: The plan is no plan.
-        ExecutionError: A device is missing, or has too little memory.
-        FileError: A file cannot be read.
-    """
-    if isinstance(plan, WorkloadResult):
-        plan = plan.plan
-    planned = plan_calls(plan if isinstance(plan, WorkloadPlan) else files.read_plan(plan))
-    if isinstance(getattr(model, "placed", None), PlacedModel):
-        raise PlanError("the model runs under a plan already: model.placed.remove() first")
-    placed_model = PlacedModel(
-        planned[-1].plan, model, device_map, optimizer, cuda_graphs, host_kernels, planned
-    )
-    if weights is not None:
-        load_weights(model, weights, placed_model.torch_devices)
-    placed_model.move_weights()
-    placed_model.install()
-    return model
 
 
 class PlacedModel:
@@ -109,24 +51,36 @@ class PlacedModel:
         planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.plan, self.model = plan, model
-        self.backend = PlanBackend(
-            plan,
-            model,
-            device_map,
-            cuda_graphs,
-            host_kernels=host_kernels,
-            planned_calls=planned_calls,
-        )
+        self.backend = self._new_backend(device_map, cuda_graphs, host_kernels, planned_calls)
         self.torch_devices = self._torch_devices()
         self._check()
-        self.calls = ModelCalls(model, self.backend)
-        self.part_calls = [ModelCalls(part, self.backend) for part in entry_modules(model)]
+        self.calls = self._new_calls(model)
+        self.part_calls = [self._new_calls(part) for part in entry_modules(model)]
         """The calls of modules of the model that a program calls by themselves."""
         for calls in self.part_calls:
             calls.eager_calls = self.calls.eager_calls
         self._saved_attributes: list[tuple[torch.nn.Module, str, Any]] = []
         self.train = TrainStep(plan, self.calls, optimizer)
         self.calls.on_drop = weak_callback(self.train.recapture)
+
+    def _new_backend(
+        self,
+        device_map: Mapping[str, str] | None,
+        cuda_graphs: bool | None,
+        host_kernels: HostKernels,
+        planned_calls: Sequence[PlannedCall],
+    ) -> PlanBackend:
+        return PlanBackend(
+            self.plan,
+            self.model,
+            device_map,
+            cuda_graphs,
+            host_kernels=host_kernels,
+            planned_calls=planned_calls,
+        )
+
+    def _new_calls(self, module: torch.nn.Module) -> ModelCalls:
+        return ModelCalls(module, self.backend)
 
     def __repr__(self) -> str:
         weights: Counter[str] = Counter()

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from placewright.errors import ClusterError, ConfigError
+from placewright.errors import ClusterError, ConfigError, ExecutionError
 from placewright.frontends.pytorch.torch_version import check_running
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import run_in_main_arena
@@ -137,7 +137,7 @@ def find_real_devices(
         ExecutionError: The installed version of PyTorch does not run plans.
     """
     check_running(load_torch().__version__)
-    devices = [_parse_device(name, (device_map or {}).get(name)) for name in names]
+    devices = [parse_device(name, (device_map or {}).get(name)) for name in names]
     unknown = sorted(set(device_map or ()) - set(names))
     if unknown:
         raise ConfigError(
@@ -164,6 +164,23 @@ def plan_devices(plan: Plan, device_map: Mapping[str, str] | None = None) -> tup
         else device
         for position, device in enumerate(devices)
     )
+
+
+def check_gpus(real_devices: Sequence[RealDevice]) -> None:
+    """Check that this machine has the GPUs among these devices.
+
+    Raises:
+        ExecutionError: One is missing.
+    """
+    count = current_backend().device_count()
+    for real_device in real_devices:
+        if real_device.is_gpu and real_device.index >= count:
+            raise ExecutionError(
+                f"device {real_device.name!r} is CUDA device {real_device.index}, but this "
+                f"machine has {count}: map it to another one with "
+                f"--device-map {real_device.name}=cpu or "
+                f"device_map={{{real_device.name!r}: 'cpu'}}"
+            )
 
 
 def machine_devices(machine: Machine, workers: int | None = None) -> list[RealDevice]:
@@ -236,13 +253,23 @@ def _reserved_cores(cores: int, has_gpu: bool) -> int:
     return issuing_cores(cores) if has_gpu else 0
 
 
-def _parse_device(name: str, spec: str | None) -> RealDevice:
+def parse_device(name: str, spec: str | None, local_name: str | None = None) -> RealDevice:
+    """The real device behind a name.
+
+    Args:
+        spec: What the device map has for it.
+        local_name: Its name on this host, if that is another one.
+
+    Raises:
+        ConfigError: The name tells no real device, or the map's entry is written wrongly.
+    """
     if spec is None:
-        match = _DEVICE_NAME.match(name)
+        match = _DEVICE_NAME.match(local_name or name)
         if match is None:
+            hosts = "; a plan for several hosts runs in a process group" if "/" in name else ""
             raise ConfigError(
                 f"device {name!r} is no device of this machine: expected a name such as cpu0 or "
-                "gpu0, or an entry in the device map"
+                f"gpu0, or an entry in the device map{hosts}"
             )
         if match["kind"].lower() == "cpu":
             return RealDevice(name, threads=0)

@@ -12,13 +12,16 @@ from placewright.errors import FileError, MissingDependency
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 
 
 def load_weights(
-    model: torch.nn.Module, path: str | os.PathLike[str], devices: Mapping[str, str]
+    model: torch.nn.Module,
+    path: str | os.PathLike[str],
+    devices: Mapping[str, str],
+    skipped: Collection[str] = (),
 ) -> None:
     """Fill a model on `meta` from a file, an index of several files, or their folder.
 
@@ -27,6 +30,7 @@ def load_weights(
 
     Args:
         devices: The PyTorch device of each parameter and buffer, by name; others go to the CPU.
+        skipped: Names of tensors that are not loaded, and stay on `meta`.
 
     Raises:
         FileError: A file is missing or broken, or lacks a tensor that the model has.
@@ -35,8 +39,8 @@ def load_weights(
         from safetensors import SafetensorError, safe_open
     except ImportError:
         raise MissingDependency("safetensors", "torch") from None
-    missing = _missing_tensors(model)
-    known = {name for name, _ in _named_tensors(model)}
+    missing = _missing_tensors(model) - set(skipped)
+    known = {name for name, _ in _named_tensors(model)} - set(skipped)
     for file in _weight_files(Path(path)):
         try:
             with safe_open(file, framework="pt") as reader:

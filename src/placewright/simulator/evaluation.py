@@ -50,10 +50,11 @@ class Verdict:
         value: The problem's objective, one entry per plan.
         step_time: Seconds of one step.
         overflow: Bytes over the devices' capacity, summed over devices.
-        lane_plans: The number of plans that needed no event-driven simulation.
+        lane_plans: The number of plans that needed no event-driven simulation; 0 where workers
+            evaluated them.
     """
 
-    batches: tuple[_KernelBatch, ...]
+    batches: tuple[KernelBatch, ...]
     value: NDArray[np.float64]
     step_time: NDArray[np.float64]
     overflow: NDArray[np.int64]
@@ -99,38 +100,14 @@ class Verdict:
         )
 
 
-def judge(
-    problem: Problem,
-    placement: ArrayLike,
-    priority: ArrayLike | None = None,
-    staging: ArrayLike | None = None,
-    threads: int = 1,
-    fusion: ArrayLike | None = None,
-) -> Verdict:
-    """Evaluate a batch of plans.
+def judge_batch(problem: Problem, plans: PlanBatch, threads: int = 1) -> Verdict:
+    """Evaluate a batch of plans: `judge` for contiguous rows.
 
     Args:
-        placement: Plans × ops.
-        priority: Plans × ops, or None for the graph's order.
-        staging: Plans × devices, -1 for none, or None for none anywhere.
         threads: Threads that share the plans, outside the interpreter's lock.
-        fusion: Plans × ops: groups as in a plan, or None for none anywhere.
-
-    Raises:
-        PlanError: A plan breaks a constraint, a staging buffer is too small, or groups cannot
-            be fused.
     """
-    return judge_batch(problem, _as_batch(problem, placement, priority, staging, fusion), threads)
-
-
-def judge_batch(problem: Problem, plans: PlanBatch, threads: int = 1) -> Verdict:
-    """Evaluate a batch of plans: `judge` for contiguous rows."""
-    _check_ops(problem, plans.placement)
-    if plans.priority is not None and np.isnan(plans.priority).any():
-        raise PlanError("a priority is not a number: expected one number per op")
-    if plans.staging is not None:
-        check_staging(tuple(problem.cluster.position), plans.staging)
-    batch = _KernelBatch(problem, plans, threads)
+    check_batch(problem, plans)
+    batch = KernelBatch(problem, plans, threads)
     if in_lanes(problem, plans):
         step_time, overflow, simulated = batch.lanes
         return Verdict((batch,), step_time, step_time, overflow, len(plans) - simulated)
@@ -162,13 +139,18 @@ def in_lanes(problem: Problem, plans: PlanBatch) -> bool:
     )
 
 
-def _as_batch(
+def as_batch(
     problem: Problem,
     placement: ArrayLike,
     priority: ArrayLike | None,
     staging: ArrayLike | None,
     fusion: ArrayLike | None = None,
 ) -> PlanBatch:
+    """Plans as contiguous rows, from arrays or lists.
+
+    Raises:
+        PlanError: A shape is not that of the problem.
+    """
     a = problem.arrays
     placements = exact_array(placement, np.int32, "placement")
     rows = np.ascontiguousarray(np.atleast_2d(placements))
@@ -181,6 +163,15 @@ def _as_batch(
     )
 
 
+def check_batch(problem: Problem, plans: PlanBatch) -> None:
+    """Raise PlanError unless a batch has the problem's ops, priorities and legal buffers."""
+    _check_ops(problem, plans.placement)
+    if plans.priority is not None and np.isnan(plans.priority).any():
+        raise PlanError("a priority is not a number: expected one number per op")
+    if plans.staging is not None:
+        check_staging(tuple(problem.cluster.position), plans.staging)
+
+
 def _check_ops(problem: Problem, placement: NDArray[np.int32]) -> None:
     ops = problem.arrays.ops
     if placement.ndim != 2 or placement.shape[1] != ops:
@@ -188,7 +179,7 @@ def _check_ops(problem: Problem, placement: NDArray[np.int32]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _KernelBatch:
+class KernelBatch:
     """Plans of one problem, as the kernel evaluates them."""
 
     problem: Problem
@@ -271,7 +262,7 @@ class _KernelBatch:
             check_placement(problem, placement[None])
         if self.plans.fusion is not None:  # the contracted problem has the op's real name
             fused = contract(problem, self.plans.plan(problem, row))
-            _KernelBatch(fused.problem, PlanBatch.repeat(fused.plan)).run(step=True, period=False)
+            KernelBatch(fused.problem, PlanBatch.repeat(fused.plan)).run(step=True, period=False)
         staging = self.plans.staging
         buffer_bytes = max(0, int(staging[row, placement[op]])) if staging is not None else 0
         needed, name = (
@@ -332,18 +323,18 @@ def step_columns(
     Args:
         in_order: The discipline, if it is not the problem's.
     """
-    plans = _as_batch(problem, placement, priority, staging)
+    plans = as_batch(problem, placement, priority, staging)
     if plans.staging is not None:
         check_staging(tuple(problem.cluster.position), plans.staging)
-    batch = _KernelBatch(problem, plans)
+    batch = KernelBatch(problem, plans)
     return batch.timeline(problem.discipline == "in order" if in_order is None else in_order)
 
 
 def build_timeline(problem: Problem, plan: Plan) -> Timeline:
     """One step of a plan without fused ops, that is known to be the problem's."""
     columns = step_columns(problem, plan.placement, plan.priority, plan.staging)
-    plans = _as_batch(problem, plan.placement, plan.priority, plan.staging)
-    period = _KernelBatch(problem, plans).run(step=False, period=True)[1]
+    plans = as_batch(problem, plan.placement, plan.priority, plan.staging)
+    period = KernelBatch(problem, plans).run(step=False, period=True)[1]
     transfers = [field.name for field in fields(Transfers)]
     memory = [field.name for field in fields(MemoryTrace)]
     return Timeline(

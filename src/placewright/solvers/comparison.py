@@ -20,6 +20,7 @@ from placewright.solvers.single import SingleDevices
 from placewright.solvers.stop import MaxEvaluations
 from placewright.transforms.bundles import accelerators
 from placewright.units import format_bytes, format_percent, format_seconds
+from placewright.workers import as_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from placewright.solvers.best_plans import Candidate
     from placewright.solvers.search import Search, Solver
     from placewright.solvers.stop import Stop
+    from placewright.workers import Workers
 
 DEFAULT_METHOD = Accelerate.name
 """What is used most today: Accelerate's `device_map="auto"`."""
@@ -209,6 +211,7 @@ def compare(
     on_result: Callable[[Result], None] | None = None,
     keep_interrupted: bool = False,
     cautious: bool = True,
+    workers: Workers | str | int | None = None,
 ) -> Comparison:
     """Run several methods on one problem, each with the whole budget.
 
@@ -225,6 +228,7 @@ def compare(
         keep_interrupted: On Ctrl-C, return the results so far instead of raising.
         cautious: As in `solve`, without a `select`. Where costs are estimates and the model fits
             one device, results whose gain survives slow hand-overs also rank before others.
+        workers: As in `solve`; all methods use them in turn.
 
     Raises:
         ConfigError: A method that is named cannot solve the problem, or none can.
@@ -237,7 +241,10 @@ def compare(
     results: list[Result] = []
     skipped: list[tuple[str, str]] = []
     interrupted = False
-    with comparison_progress(progress, len(solvers)) as on_progress:
+    with (
+        as_workers(workers) as shared_workers,
+        comparison_progress(progress, len(solvers)) as on_progress,
+    ):
         for solver in solvers:
             if may_skip and solver.name in NEEDS_SEVERAL and len(accelerators(problem)) < 2:
                 skipped.append((solver.name, "one accelerator: it would put everything there"))
@@ -258,6 +265,7 @@ def compare(
                     budget=method_budget,
                     keep_interrupted=keep_interrupted,
                     cautious=cautious,
+                    workers=shared_workers,
                 )
             except (ConfigError, MissingDependency) as error:
                 if not may_skip:

@@ -16,12 +16,14 @@ from placewright.result import DeviceUse, Result
 from placewright.solvers.auto import Auto
 from placewright.solvers.bounds import bound
 from placewright.solvers.cautious_choice import CautiousChoice
+from placewright.solvers.islands import Islands
 from placewright.solvers.progress_display import search_progress
 from placewright.solvers.registry import METHODS
 from placewright.solvers.search import Search, simulated_problem
 from placewright.solvers.stop import MaxTime, Stop
 from placewright.transforms import contract
 from placewright.units import parse_seconds
+from placewright.workers import as_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from placewright.solvers.bounds import Bound
     from placewright.solvers.search import Solver
     from placewright.timeline import Timeline
+    from placewright.workers import Workers
 
 
 _FULL_BOUND_SECONDS = 1.5e-4  # seconds per op of a bound that accounts for memory
@@ -52,9 +55,10 @@ def solve_problem(
     budget: str | float | None = None,
     keep_interrupted: bool = False,
     cautious: bool = True,
+    workers: Workers | str | int | None = None,
 ) -> Result:
     """Find a plan for one problem; arguments as in `solve`."""
-    if select is None and cautious and isinstance(solver, Auto) and is_uncertain(problem):
+    if select is None and cautious and isinstance(solver, Auto | Islands) and is_uncertain(problem):
         select = CautiousChoice()
     original, problem = problem, simulated_problem(problem, solver)
     stop = stop_rule(stop, budget)
@@ -63,7 +67,10 @@ def solve_problem(
     search.stop = stop.reserve(bound_seconds(problem, full_bound))
     interrupted = False
     chosen: Candidate | None = None
-    with search_progress(progress, solver.name) as search.progress:
+    with (
+        as_workers(workers) as search.workers,
+        search_progress(progress, solver.name) as search.progress,
+    ):
         try:
             if warm_start is not None:
                 search.phase = "start"

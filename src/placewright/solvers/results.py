@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from placewright.solvers.best_plans import Candidate
     from placewright.solvers.search import Search, Solver
     from placewright.solvers.stop import Stop
+    from placewright.workers import Workers
     from placewright.workload_plan import WorkloadPlan
     from placewright.workload_result import WorkloadResult
 
@@ -40,6 +41,7 @@ def solve(
     budget: str | float | None = None,
     keep_interrupted: bool = False,
     cautious: bool = True,
+    workers: Workers | str | int | None = None,
 ) -> Result: ...
 @overload
 def solve(
@@ -54,6 +56,7 @@ def solve(
     budget: str | float | None = None,
     keep_interrupted: bool = False,
     cautious: bool = True,
+    workers: Workers | str | int | None = None,
 ) -> WorkloadResult: ...
 
 
@@ -69,8 +72,9 @@ def solve(
     budget: str | float | None = None,
     keep_interrupted: bool = False,
     cautious: bool = True,
+    workers: Workers | str | int | None = None,
 ) -> Result | WorkloadResult:
-    """Find a plan. This is what `placewright place` does.
+    """Find a plan. This is what `placewright place --fresh` does: no stored plan is read.
 
     The same problem, solver, seed, warm start and number of evaluations give the same plan.
 
@@ -94,6 +98,8 @@ def solve(
             costs are estimates, a model that fits one device is split only if the gain survives
             slow hand-overs and a slow host (`Result.notes` says so); where op times were measured,
             ops are left to a host beside a GPU only if that gains enough.
+        workers: Workers that share large batches of plans, or text such as `"processes:8"`; the
+            plan is the same with any.
 
     A solver that stands for another runtime (`RuntimeSolver`) is evaluated on the problem as that
     runtime runs it. The bound is that of the given problem.
@@ -117,7 +123,10 @@ def solve(
             budget=budget,
             keep_interrupted=keep_interrupted,
             cautious=cautious,
+            workers=workers,
         )
+    if workers is not None:
+        raise ConfigError("workers with a workload: they are for one problem")
     if callable(select):
         raise ConfigError("select with a workload: it chooses among plans of one problem")
     return solve_workload(

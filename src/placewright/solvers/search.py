@@ -27,6 +27,7 @@ from placewright.solvers.best_plans import (
 )
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.stop import Stop
+from placewright.solvers.worker_batches import WorkerBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.workers import Workers
 
 Scalar = TypeVar("Scalar", np.int32, np.int64, np.float64)
 
@@ -80,6 +82,7 @@ class Search:
     Args:
         stop: When to stop; `Stop()` never does.
         progress: Called with the search after each batch.
+        workers: Workers that share large batches; the same plans are found with and without them.
     """
 
     def __init__(
@@ -88,9 +91,11 @@ class Search:
         stop: Stop,
         seed: int,
         progress: Callable[[Search], None] | None = None,
+        workers: Workers | None = None,
     ) -> None:
         check_stop_and_seed(stop, seed)
         self.problem, self.stop, self.seed, self.progress = problem, stop, seed, progress
+        self.workers = workers
         self.rng = np.random.default_rng(seed)
         self.evaluations = 0
         self.best: Plan | None = None
@@ -107,12 +112,14 @@ class Search:
         """(evaluations, seconds, best objective) each time the best improved."""
         self.proven_bound: Bound | None = None
         """The best bound that a solver has proven."""
+        self.earlier_seconds = 0.0
+        """Seconds that earlier processes spent on the same search."""
         self._started = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Seconds since the search began."""
-        return time.perf_counter() - self._started
+        return self.earlier_seconds + time.perf_counter() - self._started
 
     @property
     def over(self) -> bool:
@@ -123,6 +130,24 @@ class Search:
     def top_plans(self) -> list[Candidate]:
         """The best few plans, best first; they differ in more than their order of ops."""
         return self._best_plans.best_first()
+
+    @property
+    def found_order(self) -> list[Candidate]:
+        """The best few plans in the order in which they were found."""
+        return self._best_plans.in_order()
+
+    @property
+    def own_bound(self) -> Bound | None:
+        """The problem's own bound, if it has been computed."""
+        return self._own_bound if self.bound_known else None
+
+    def restore_bounds(
+        self, best_plans: BestPlans, own_bound: Bound | None, proven_bound: Bound | None
+    ) -> None:
+        """Take the best few plans and the bounds of a snapshot (`search_snapshot.py`)."""
+        self._best_plans, self.proven_bound = best_plans, proven_bound
+        if own_bound is not None:
+            self.__dict__["_own_bound"] = own_bound
 
     @property
     def bound(self) -> Bound:
@@ -174,11 +199,12 @@ class Search:
         ops = self.problem.arrays.ops
         batch, offset = max(1, _BATCH_WORK // ops), 0
         verdicts: list[Verdict] = []
+        batches = WorkerBatches(self.problem, plans, batch, self.workers)
         while not verdicts or (offset < len(plans) and not self.over):
-            count = 0 if self.over else int(min(batch, len(plans) - offset, self.stop.left(self)))
-            rows = plans[offset : offset + count]
-            verdict = simulator.judge_batch(self.problem, rows, thread_count(count * ops))
-            self._record(verdict, rows)
+            left = self.stop.left(self)
+            count = 0 if self.over else int(min(batch, len(plans) - offset, left))
+            verdict = batches.judge(offset, count, left, thread_count(count * ops))
+            self._record(verdict, plans[offset : offset + count])
             verdicts.append(verdict)
             offset += count
         return verdicts[0] if len(verdicts) == 1 else Verdict.concatenate(verdicts)

@@ -2,6 +2,7 @@
 
 from placewright.outcome import Outcome
 from placewright.training.algorithms import PPO, Algorithm, Regularization, Reinforce
+from placewright.training.asynchronous import AsynchronousTrainer, Controllers
 from placewright.training.baselines import (
     Baseline,
     BatchNormalised,
@@ -18,15 +19,18 @@ from placewright.training.recipes.registry import RECIPES, find_recipe
 from placewright.training.rewards import FixedPenalty, GradedPenalty, Reward
 from placewright.training.schedules import Constant, Decay, Linear, Schedule, Staircase, Step
 from placewright.training.trained_solver import TrainedSolver, training_result
-from placewright.training.trainer import Trainer, UpdateLog
+from placewright.training.trainer import Trainer
+from placewright.training.updates import UpdateLog
 
 __all__ = [
     "PPO",
     "RECIPES",
     "Algorithm",
+    "AsynchronousTrainer",
     "Baseline",
     "BatchNormalised",
     "Constant",
+    "Controllers",
     "Decay",
     "Environment",
     "FixedPenalty",

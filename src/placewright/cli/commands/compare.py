@@ -42,6 +42,7 @@ def compare_methods(
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
+    workers: options.WorkersOption = None,
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
     cost_noise: options.CostNoise = None,
@@ -92,6 +93,7 @@ def compare_methods(
             on_result=record,
             keep_interrupted=True,
             cautious=cautious,
+            workers=workers,
         )
     saved = problem_options.to_dict()
     comparison = replace(

@@ -60,9 +60,19 @@ def execute_plan(
             rich_help_panel=panels.RUN,
         ),
     ] = None,
+    rank_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rank-map",
+            metavar="HOST=RANK",
+            help="Under torchrun, the rank of a host or device. [default: in the plan's order]",
+            rich_help_panel=panels.RUN,
+        ),
+    ] = None,
     json: options.Json = False,
+    store: options.StoreLocation = None,
 ) -> None:
-    """Run a plan on this machine's devices, and time its steps."""
+    """Run a plan on this machine's devices, and time its steps; under torchrun on several hosts."""
     from placewright.cli.model_loading import check_training, parse_spec, training_mode
     from placewright.cli.paths import load_plan
     from placewright.cli.progress import Progress
@@ -70,13 +80,31 @@ def execute_plan(
     from placewright.cli.render.tables import print_lines
     from placewright.cli.render.text import format_count
     from placewright.result import Result
+    from placewright.runtime.distributed.launched_ranks import (
+        is_launched,
+        join_ranks,
+        leave_ranks,
+        time_on_ranks,
+    )
+    from placewright.runtime.distributed.rank_model import RankOptions
     from placewright.runtime.executor import Executor
-    from placewright.runtime.meter import WARMUP_STEPS, load_model, time_steps
+    from placewright.runtime.machine import this_machine
+    from placewright.runtime.meter import WARMUP_STEPS, time_steps
     from placewright.runtime.program import program as torch_program
+    from placewright.runtime.sample_model import load_model
     from placewright.runtime.verification import verify as check
+    from placewright.store import open_store
+    from placewright.store.measured_plans import store_measurement
     from placewright.units import format_bytes, format_percent, format_seconds
 
     torch_devices = parse_device_map(device_map)
+    plan_store = open_store(store)
+    rank_options = RankOptions(parse_rank_map(rank_map))
+    is_on_ranks = is_launched()
+    if is_on_ranks and verify:
+        raise ConfigError("--verify runs a plan in one process: leave it out under torchrun")
+    if rank_map and not is_on_ranks:
+        raise ConfigError("--rank-map needs ranks: start the command with torchrun --no-python")
     check_training(parse_spec(model), training, optimizer)
     loaded = load_plan(plan)
     loaded_plan = loaded.plan if isinstance(loaded, Result) else loaded
@@ -104,10 +132,32 @@ def execute_plan(
         )
         lines += [f"  {name} held {format_bytes(peak)}" for name, peak in verification.peak.items()]
     dropped = WARMUP_STEPS if in_flight == 1 else min(WARMUP_STEPS, steps - 1)
-    with Progress("running"), Executor(program, built, loaded_plan, torch_devices) as run:
-        total = steps + dropped if in_flight == 1 else steps
-        measured = time_steps(run, args, kwargs, total, dropped, in_flight)
-        issued = run.issue_mode
+    total = steps + dropped if in_flight == 1 else steps
+    if is_on_ranks:
+        join_ranks()
+        timed = time_on_ranks(
+            program,
+            built,
+            loaded_plan,
+            args,
+            kwargs,
+            total,
+            dropped,
+            in_flight,
+            rank_options,
+            torch_devices,
+        )
+        leave_ranks()
+        if timed is None:
+            return  # rank 0 has the results
+        measured, issued = timed, ""
+    else:
+        with Progress("running"), Executor(program, built, loaded_plan, torch_devices) as run:
+            measured = time_steps(run, args, kwargs, total, dropped, in_flight)
+            issued = run.issue_mode
+        if in_flight == 1:
+            figures = this_machine().key, measured.seconds, measured.spread
+            store_measurement(plan_store, model, loaded_plan, *figures)
     metric = "step time" if in_flight == 1 else "period"
     data |= {metric.replace(" ", "_"): measured.seconds, "spread": measured.spread, "steps": steps}
     predicted = ""
@@ -155,3 +205,14 @@ def parse_device_map(texts: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--device-map {text!r}: expected e.g. gpu0=cuda:1")
         device_map[name] = torch_device
     return device_map
+
+
+def parse_rank_map(texts: list[str] | None) -> dict[str, int]:
+    """The ranks of a plan's hosts or devices."""
+    rank_map = {}
+    for text in texts or ():
+        name, equals, rank = text.rpartition("=")
+        if not (name and equals and rank.isdecimal()):
+            raise ConfigError(f"--rank-map {text!r}: expected e.g. node1=0")
+        rank_map[name] = int(rank)
+    return rank_map

@@ -82,6 +82,11 @@ def profile_machine(
     from placewright.cli.render.json_output import print_json
     from placewright.profiling import machine_profile
     from placewright.profiling.model_profile import profile as profile_model
+    from placewright.runtime.distributed.launched_ranks import (
+        is_launched,
+        join_ranks,
+        leave_ranks,
+    )
 
     check_writable(output)
     if model is not None:
@@ -95,8 +100,22 @@ def profile_machine(
     seconds = parse_budget(budget)
     worker_count = workers if named_workers is None else named_workers
     ops: OpProfile | None = None
+    is_on_ranks = is_launched()
+    if is_on_ranks and model is not None:
+        raise ConfigError(
+            f"ops of {model} are measured in one process: under torchrun leave the model out, and "
+            "measure it on one host of each kind"
+        )
     with Progress("measuring this machine") as progress:
-        if model is None:
+        if is_on_ranks:
+            rank = join_ranks()
+            profile = machine_profile.profile_ranks(
+                worker_count, refresh, progress=lambda text: progress.update(text, None)
+            )
+            leave_ranks()
+            if rank != 0:
+                return  # rank 0 has the whole cluster
+        elif model is None:
             profile = machine_profile.profile_machine(
                 worker_count, refresh, progress=lambda text: progress.update(text, None)
             )

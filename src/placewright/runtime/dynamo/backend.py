@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from placewright.runtime.memory_limits import MemoryLimits
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
+    from placewright.runtime.real_devices import RealDevice
 
 MAX_EXECUTORS = 8
 """How many graphs of a model have an executor, with its threads and buffers, at a time."""
@@ -91,7 +92,7 @@ class PlanBackend:
         check_host_kernels(host_kernels)
         self.host_kernels = host_kernels
         self._set_plan(plan, planned_calls)
-        self.real_devices = plan_devices(plan, device_map)
+        self.real_devices = self._find_devices()
         self.lock = threading.RLock()  # one graph of a model runs at a time
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
         self.graphs: list[CompiledGraph] = []
@@ -117,6 +118,9 @@ class PlanBackend:
         if model is not None:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
+
+    def _find_devices(self) -> tuple[RealDevice, ...]:
+        return plan_devices(self.plan, self.device_map)
 
     def _set_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall]) -> None:
         self.plan, self.planned_calls = plan, tuple(planned_calls) or (PlannedCall(plan),)
@@ -276,8 +280,7 @@ class PlanBackend:
         weights: Mapping[int, torch.Tensor],
     ) -> Executor:
         """An executor of a program; streamed weights are packed only while there is no other."""
-        while len(self._executors) >= MAX_EXECUTORS:
-            self._executors.popitem(last=False)[1].close()
+        self.evict_executors()
         return Executor(
             program,
             weights,
@@ -288,6 +291,11 @@ class PlanBackend:
             pack_weights=not self._executors,
             host_kernels=self.host_kernels,
         )
+
+    def evict_executors(self) -> None:
+        """Close the executors that were used the longest ago, where there are too many."""
+        while len(self._executors) >= MAX_EXECUTORS:
+            self._executors.popitem(last=False)[1].close()
 
     def use(self, graph: CompiledGraph) -> None:
         """Note that a graph runs now; others end their steps, since they share staging buffers."""

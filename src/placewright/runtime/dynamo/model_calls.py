@@ -49,6 +49,9 @@ class ModelCalls:
         backend: What TorchDynamo's graphs of the model are compiled with.
     """
 
+    has_static_shapes = False
+    """Whether every shape has a graph of its own; else some sizes become symbols."""
+
     def __init__(self, model: torch.nn.Module, backend: PlanBackend) -> None:
         self.model, self.backend = model, backend
         backend.on_compile.append(weak_callback(self._record_code))
@@ -92,6 +95,8 @@ class ModelCalls:
         """
         options: dict[str, Any] = {"guard_filter_fn": self._zero_signs.record_guards}
         limits: dict[str, Any] = {} if IS_TORCH_2_11 else {"recompile_limit": MAX_GRAPHS}
+        if self.has_static_shapes:
+            limits["dynamic"] = False
         compiler: Any = torch.compile
         compiled: Callable[..., Any] = compiler(
             _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
@@ -105,9 +110,10 @@ class ModelCalls:
             self.backend.dry_run.begin_call(self.backend.is_model(self.model))
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
-            is_fixed = has_fixed_cache(kwargs)
+            is_fixed = not self.has_static_shapes and has_fixed_cache(kwargs)
             compiled = self._compiled_with_fixed_cache if is_fixed else self.compiled
-            self._lengths.mark(args, kwargs)
+            if not self.has_static_shapes:
+                self._lengths.mark(args, kwargs)
             shape = call_shape(args, kwargs) if self._untraceable else None
             reason = self._untraceable.get(shape, "")
             try:
@@ -128,8 +134,12 @@ class ModelCalls:
                 reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
         if self.backend.dry_run is not None:
             raise GraphError(f"{type(self.model).__name__!r} cannot be captured: {reason}")
-        self.eager_calls[reason] += 1
+        self.count_eager_call(reason)
         return self._run_eagerly(self.forward, args, kwargs)
+
+    def count_eager_call(self, reason: str) -> None:
+        """Note that a call runs eagerly, and why."""
+        self.eager_calls[reason] += 1
 
     def follow_code(self) -> None:
         """Compile again if the class of the model or of a module has another forward now."""
