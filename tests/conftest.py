@@ -40,8 +40,9 @@ gc.set_threshold(5_000, 20, 50)
 
 @pytest.fixture(autouse=True)
 def no_user_files(tmp_path_factory, monkeypatch) -> None:
-    """Tests know no devices of the user's own."""
+    """Tests know no devices of the user's own, and no plans that were stored before."""
     monkeypatch.setenv("PLACEWRIGHT_CONFIG", str(tmp_path_factory.getbasetemp() / "no-config"))
+    monkeypatch.setenv("PLACEWRIGHT_STORE", "none")
 
 
 def device(name: str, kind: str = "gpu", memory: int = 1000, rate: float = 1.0) -> Device:

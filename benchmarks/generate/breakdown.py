@@ -108,6 +108,7 @@ def run_way(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
             model,
             workload=mix,
             budget=arguments.budget,
+            store=Path(os.environ["XDG_CACHE_HOME"]) / "store.sqlite",  # of this benchmark alone
             notify=lambda line: stages.end(line.partition(":")[0]),
         )
     model.generate(prompt, max_new_tokens=1, do_sample=False)
@@ -132,7 +133,7 @@ def _plan_stages(model: Any, arguments: argparse.Namespace) -> Iterator[str]:
     import torch
 
     import placewright as pw
-    from placewright.runtime.meter import load_model
+    from placewright.runtime.sample_model import load_model
 
     kwargs = {"input_ids": torch.zeros(1, 1, dtype=torch.long), "use_cache": False}
     profile = pw.profile(model, (), kwargs)

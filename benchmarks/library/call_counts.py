@@ -66,7 +66,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     Path("model.py").write_text(MODEL)
     sys.setprofile(on_call)
     try:
-        words = ["place", "model.py:build", *OPTIONS, "--method", arguments.method]
+        words = [
+            "place",
+            "model.py:build",
+            *OPTIONS,
+            "--method",
+            arguments.method,
+            "--store",
+            "none",
+        ]
         command_line([*words, "--report", "r.html"])
     except SystemExit:
         pass

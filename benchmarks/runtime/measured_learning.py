@@ -11,12 +11,15 @@ all of them alike.
 from __future__ import annotations
 
 import statistics
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 import placewright as pw
 from benchmarks.common import Table, machine, make_parser, milliseconds
+from placewright.files.journal import Journal
 from placewright.profiling.machine_profile import profile_machine
 from placewright.runtime.meter import Meter
 from placewright.runtime.program.program import build_program
@@ -38,12 +41,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--plans", type=int, default=150, help="plans to measure")
     parser.add_argument("--groups", type=int, default=16, help="groups that are placed")
+    parser.add_argument(
+        "--journal", type=Path, help="file of measured plans, from which a stopped run goes on"
+    )
     arguments = parser.parse_args(argv)
     model, args, kwargs = build_network(arguments.network)
     program = build_program(model, args, kwargs, name=arguments.network)
     problem = pw.Problem(program.graph, profile_machine(2, notify=print).cluster)
     alone = [problem.legalize(np.full(len(problem.graph), at)) for at in range(2)]
-    with Meter(arguments.network, steps=8, warmup_steps=3) as meter:
+    with (
+        nullcontext() if arguments.journal is None else Journal(arguments.journal) as journal,
+        Meter(arguments.network, steps=8, warmup_steps=3, journal=journal) as meter,
+    ):
         reference = min(meter(problem, row).seconds[0] for row in alone)
         sampled: list[NDArray[np.int32]] = []
 
@@ -65,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         }
         seconds: dict[str, list[float]] = {name: [] for name in named}
         for _ in range(ROUNDS):
+            meter.journal = None  # the same plans again
             meter.measurements.clear()
             for name, rows in named.items():
                 seconds[name].append(statistics.mean(meter(problem, np.array(rows)).seconds))

@@ -1,12 +1,12 @@
 """Train GO on many graphs: its graphs, its demonstrations, its training, each a command.
 
     python -m benchmarks.train.train_go graphs   --graphs FOLDER
-    python -m benchmarks.train.train_go teachers --graphs FOLDER --teachers FILE --jobs 2
+    python -m benchmarks.train.train_go teachers --graphs FOLDER --teachers FILE --workers 2
     python -m benchmarks.train.train_go train    --graphs FOLDER --teachers FILE --fold a
 
 `graphs` captures the networks once (it needs PyTorch, and minutes) into a folder that can be copied
-to a machine with a GPU; `teachers` makes demonstrations, which are `auto`'s plans, in `--jobs`
-processes, continues where it was stopped, and needs no torch. `train` needs both, evaluates plans
+to a machine with a GPU; `teachers` makes demonstrations, which are `auto`'s plans, on `--workers`,
+continues where it was stopped, and needs no torch. `train` needs both, evaluates plans
 on `--threads` threads and does all else on the GPU; it writes a checkpoint per minute (`--resume`
 continues), and at the end the policy and a report of every problem.
 
@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +30,12 @@ from benchmarks.common import add_seed, make_parser
 from placewright import files, zoo
 from placewright.training.go.demonstrations import (
     DemonstrationTask,
+    MakeDemonstrations,
     graph_file,
-    make_demonstration,
     read_demonstrations,
     read_records,
 )
+from placewright.workers import open_workers
 
 if TYPE_CHECKING:
     import argparse
@@ -111,13 +110,6 @@ def keep_graphs(given: argparse.Namespace) -> None:
             print(f"{network}: {len(graph):,} ops, {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def _taught(task: DemonstrationTask, graphs: Path, effort: float, seconds: float) -> dict[str, Any]:
-    problem = task.problem(graphs)
-    most = int(np.clip(effort / problem.arrays.ops, 6000, 40_000))
-    made: dict[str, Any] = make_demonstration(task, problem, (*EVALUATIONS, most), seconds)
-    return made
-
-
 def make_teachers(given: argparse.Namespace) -> None:
     known = {
         DemonstrationTask(row["network"], row["cluster"], row["discipline"], row["slack"]).key
@@ -127,12 +119,11 @@ def make_teachers(given: argparse.Namespace) -> None:
         task for task in tasks(given.fold, given.each, only=given.only) if task.key not in known
     ]
     print(f"{len(known)} problems are done, {len(waiting)} wait", flush=True)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        how = given.graphs, given.effort, given.seconds
-        jobs = {pool.submit(_taught, task, *how): task for task in waiting}
+    label = MakeDemonstrations(EVALUATIONS, given.effort, given.seconds, given.graphs.resolve())
+    with open_workers(given.workers, timeout=math.inf) as workers:
+        jobs = {workers.submit(label, [task]): task for task in waiting}
         for done in as_completed(jobs):
-            row = done.result()
+            (row,) = done.result()
             with given.teachers.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             first = row["plans"][0] if row["plans"] else {"value": math.nan, "by": "no method"}
@@ -250,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     option("--fold", choices=["a", "b", "all"], default="all", help="networks to train on")
     option("--each", type=int, default=EACH, help="problems of each network")
     option("--only", default="", help="networks whose names begin with one of these, with commas")
-    option("--jobs", type=int, default=2, help="teachers: processes at once")
+    option("--workers", default="2", help="teachers: workers, as in `placewright place --workers`")
     option("--effort", type=float, default=2e7, help="teachers: evaluations × ops of `auto`")
     option("--seconds", type=float, default=120.0, help="teachers: seconds of `auto` at most")
     option("--minutes", type=float, default=20.0, help="train: time budget")

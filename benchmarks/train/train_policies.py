@@ -37,7 +37,7 @@ COUNTS = (2, 3, 4, 8)
 NETWORKS = ("10GbE", "100GbE", "infiniband")
 """Parts of the clusters that `placeto` is trained on; see `random_cluster`."""
 READY, LITTLE = 0.6, 0.4
-EACH, CANDIDATES = 3, 32
+EACH, CANDIDATES, GRAPHS = 3, 32, 24
 CLUSTERS = ("2xK80", "2xP100+cpu", "3xP100+cpu", "4xK80+cpu", "2xK80+2xP100+cpu", "8xP100")
 """The clusters that `pair` is trained on."""
 
@@ -72,7 +72,10 @@ def train_pair(arguments: argparse.Namespace) -> None:
     policy = LinearTrainer().run(
         problems(arguments.graphs, arguments.seed), arguments.plans, arguments.seed, watch
     )
-    policy.save(Path(arguments.out) / "pair.json")
+    words = f"pair --plans {arguments.plans} --seed {arguments.seed}"
+    words += "" if arguments.graphs == GRAPHS else f" --graphs {arguments.graphs}"
+    made_by = f"python -m benchmarks.train.train_policies {words}"
+    policy.save(Path(arguments.out) / "pair.json", made_by)
 
 
 def random_cluster(rng: np.random.Generator) -> str:
@@ -168,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     option = parser.add_argument
     option("policy", choices=["pair", "placeto"], help="the policy to train")
     option("--plans", type=int, help="evaluations; else 12,800 for pair, 40,000 for placeto")
-    option("--graphs", type=int, default=24, help="training graphs of each family")
+    option("--graphs", type=int, default=GRAPHS, help="training graphs of each family")
     option("--each", type=int, default=EACH, help="placeto: clusters for each graph")
     option("--out", type=Path, default=WEIGHTS_FOLDER, help="folder that the policy is written to")
     option("--begin", help="placeto: file of a policy to start from")

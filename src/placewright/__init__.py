@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from placewright import runtime as runtime
     from placewright import simulator as simulator
     from placewright import solvers as solvers
+    from placewright import store as store
     from placewright import training as training
     from placewright import transforms as transforms
     from placewright import units as units
@@ -143,6 +144,7 @@ _SUBMODULES = (
     "runtime",
     "simulator",
     "solvers",
+    "store",
     "training",
     "transforms",
     "units",

@@ -9,6 +9,7 @@ PlacewrightError
 ├── ConfigError         an option or key is unknown or ill-typed
 ├── ExecutionError      a plan could not be run on the devices of this machine
 ├── VerifyError         a plan was run, and its outputs, devices or memory are not as promised
+├── StoreError          the store of plans cannot be read or written
 ├── WorkerError         workers could not finish a task: they died, hung or could not be started
 └── MissingDependency   an optional package is not installed (also an ImportError)
 
@@ -74,6 +75,10 @@ class ExecutionError(PlacewrightError):
 
 class VerifyError(PlacewrightError):
     """A plan was run, and its outputs, devices or memory are not as promised."""
+
+
+class StoreError(PlacewrightError):
+    """The store of plans cannot be read or written."""
 
 
 class WorkerError(PlacewrightError):

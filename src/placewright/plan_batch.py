@@ -115,8 +115,11 @@ def _pack_rows(values: NDArray[Any] | None) -> tuple[NDArray[Any], str] | None:
         rows = rows[:1]
     packed: NDArray[Any] = rows
     if rows.dtype == np.int32 and rows.size:
-        low, high = int(rows.min()), int(rows.max())
-        packed = rows.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))
+        largest = rows.view(np.uint32).max()  # one pass: negative numbers are large ones
+        for small in (np.uint8, np.uint16):
+            if largest <= np.iinfo(small).max:
+                packed = rows.astype(small)
+                break
     return packed, values.dtype.str
 
 

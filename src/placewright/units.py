@@ -27,6 +27,7 @@ _SECONDS = {
     "min": Fraction(60),
     "m": Fraction(60),
     "h": Fraction(3600),
+    "d": Fraction(86400),
 }
 # Short exponents and few digits, so that no text can mean a number of a million digits.
 _AMOUNT = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?)\s*([^\W\d_]*)\s*")

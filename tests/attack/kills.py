@@ -26,13 +26,17 @@ from placewright.errors import PlacewrightError
 from placewright.solvers.exact.process import SolverWorker
 from placewright.training import Environment, Trainer, find_recipe, read_checkpoint
 from placewright.training.run import TrainingRun
+from placewright.workers import as_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from attack.tally import Tally
 
-PLACE = ("place", "branches:modules=2", "--on", "2xP100+cpu", "--evaluations", "200")
+PLACE = (
+    *("place", "branches:modules=2", "--on", "2xP100+cpu", "--evaluations", "200"),
+    *("--store", "none"),
+)
 NETWORK = "dlrm:size=test"
 MAX_SECONDS = 120.0
 """The time after which a child counts as hanging."""
@@ -53,14 +57,15 @@ def attempt(seed: int) -> str:
         return f"{kind}: {KINDS[kind](rng, Path(folder))}"
 
 
-def kill_training(rng: Random, folder: Path) -> str:
+def kill_training(rng: Random, folder: Path, workers: str | None = None) -> str:
     """A run that saves at every update, killed up to three times, then resumed to its end."""
     kills = 0
     for _ in range(rng.randrange(1, 4)):
-        status = _fork(lambda: _train(folder), signal.SIGKILL, rng.random() * _training_time())
+        delay = rng.random() * _training_time(workers)
+        status = _fork(lambda: _train(folder, workers), signal.SIGKILL, delay)
         kills += status == -signal.SIGKILL
-    _train(folder)
-    expected, found = _undisturbed(), _state(folder)
+    _train(folder, workers)
+    expected, found = _undisturbed(workers), _state(folder)
     assert found[0] == expected[0], "the resumed run has other figures"
     assert found[1].keys() == expected[1].keys()
     for key, tensor in expected[1].items():
@@ -68,6 +73,11 @@ def kill_training(rng: Random, folder: Path) -> str:
     names = sorted(path.suffix for path in folder.iterdir())
     assert names == [".json", ".json", ".safetensors", ".safetensors"], f"it leaves {names}"
     return "killed" if kills else "ended before"
+
+
+def kill_training_on_workers(rng: Random, folder: Path) -> str:
+    """The same with two processes that sample plans and compute gradients."""
+    return kill_training(rng, folder, "processes:2")
 
 
 def kill_place(rng: Random, folder: Path) -> str:
@@ -141,6 +151,7 @@ KINDS: dict[str, Callable[[Random, Path], str]] = {
     "interrupt": interrupt_place,
     "capture": kill_capture,
     "exact": kill_worker,
+    "train on workers": kill_training_on_workers,
 }
 
 
@@ -187,14 +198,15 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.monotonic() - start
 
 
-def _train(folder: Path) -> None:
+def _train(folder: Path, workers: str | None = None) -> None:
     recipe = find_recipe("colocrl", groups=4, hidden=8)
     problem = Problem(zoo.load("branches:modules=1"), Cluster.parse("2xP100+cpu"))
-    trainer = Trainer([Environment(problem)], recipe, 0, 60, device="cpu")
-    run = TrainingRun(trainer, folder, {}, save_interval=0.0)
-    if run.path.exists():
-        run.resume()
-    run.train()
+    with as_workers(workers) as opened:
+        trainer = Trainer([Environment(problem)], recipe, 0, 60, device="cpu", workers=opened)
+        run = TrainingRun(trainer, folder, {}, save_interval=0.0)
+        if run.path.exists():
+            run.resume()
+        run.train()
 
 
 def _state(folder: Path) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -209,17 +221,17 @@ def _state(folder: Path) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 @cache
-def _undisturbed() -> tuple[Any, dict[str, torch.Tensor]]:
+def _undisturbed(workers: str | None) -> tuple[Any, dict[str, torch.Tensor]]:
     with tempfile.TemporaryDirectory() as folder:
-        _train(Path(folder))
+        _train(Path(folder), workers)
         return _state(Path(folder))
 
 
 @cache
-def _training_time() -> float:
-    _undisturbed()  # whatever loads late has then been loaded
+def _training_time(workers: str | None) -> float:
+    _undisturbed(workers)  # whatever loads late has then been loaded
     with tempfile.TemporaryDirectory() as folder:
-        return _seconds(lambda: _train(Path(folder)))
+        return _seconds(lambda: _train(Path(folder), workers))
 
 
 def _place(folder: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks children")
-KINDS = ("train", "place", "interrupt", "capture", "exact")
+KINDS = ("train", "place", "interrupt", "capture", "exact", "train on workers")
 
 
 def kill(kind: str, seed: int) -> None:

@@ -22,7 +22,19 @@ def model(tmp_path):
     return "model.py:build"
 
 
-def test_a_plan_is_run_and_verified(run, model):
+@pytest.fixture
+def stored_measurements(run, monkeypatch, tmp_path):
+    """What the store has of measurements of its one plan."""
+    monkeypatch.setenv("PLACEWRIGHT_STORE", str(tmp_path / "store.sqlite"))
+
+    def measurements():
+        (record,) = run("history", "--json").data["plans"]
+        return run("history", record["key"], "--json").data["measured"]
+
+    return measurements
+
+
+def test_a_plan_is_run_and_verified_and_its_time_stored(run, model, stored_measurements):
     assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-explain").status == 0
     ran = run("execute", "plan.json", "--model", model, "--steps", "7", "--verify")
     assert ran.status == 0, ran.err
@@ -33,6 +45,10 @@ def test_a_plan_is_run_and_verified(run, model):
     assert data["predicted"] > 0
     pipelined = run("execute", "plan.json", "--model", model, "--in-flight", "2", "--json").data
     assert pipelined["period"] > 0
+    stored = stored_measurements()  # step times, but no period
+    assert len(stored) == 2
+    assert stored[0]["seconds"] == data["step_time"]
+    assert stored[0]["machine"] == stored[1]["machine"] != ""
 
 
 def test_a_training_plan_is_run_and_verified(run, model):
@@ -44,12 +60,13 @@ def test_a_training_plan_is_run_and_verified(run, model):
     assert "outputs and gradients differ by" in ran.out
 
 
-def test_the_best_plans_are_measured_and_the_quickest_is_taken(run, model):
+def test_the_best_plans_are_measured_and_the_quickest_is_taken(run, model, stored_measurements):
     data = run("place", model, "--on", "2xcpu", "--measure", "1", "--no-explain", "--json").data
     seconds = [row["seconds"] for row in data["measured"]]
     assert 2 <= len(seconds) <= 3  # one of the two may be what was found
     assert seconds == sorted(seconds)
     assert {row["found_by"] for row in data["measured"]} >= {"all on cpu0", "all on cpu1"}
+    assert [row["seconds"] for row in stored_measurements()] == seconds[:1]  # of the plan taken
 
 
 def test_whether_a_network_trains_is_said_by_its_name(run, monkeypatch, tmp_path):

@@ -72,6 +72,50 @@ def test_a_run_goes_on_to_the_same_end(run, tmp_path, monkeypatch):
     assert "continue it with --resume mine" in taken.err
 
 
+def test_any_workers_and_none_end_with_the_same_policy(run, tmp_path):
+    small = ("--groups", "6", "--hidden", "8", "--evaluations", "40", "--json")
+    ran = [
+        run("train", "colocrl", *MODEL, *small, *mode, "--run-dir", f"run{at}").data
+        for at, mode in enumerate((("--workers", "threads:2"), ("--micro-batch", "1")))
+    ]
+    assert ran[0]["rows"] == ran[1]["rows"]
+    policies = [next((tmp_path / f"run{at}").glob("policy.*.safetensors")) for at in range(2)]
+    assert policies[0].read_bytes() == policies[1].read_bytes()
+    # A run goes on in its micro-batches, with workers or without.
+    more = ("--evaluations", "60", "--json")
+    alone = run("train", "--resume", "run0", *more).data
+    helped = run("train", "--resume", "run1", *more, "--workers", "threads:3").data
+    assert alone["rows"] == helped["rows"]
+    other = run("train", "--resume", "run0", "--micro-batch", "2")
+    assert "was begun with micro_batch 1" in other.err
+    run("train", "colocrl", *MODEL, *small, "--run-dir", "whole")
+    whole = run("train", "--resume", "whole", "--workers", "threads:2")
+    assert whole.status == 1
+    assert "was begun without workers" in whole.err
+
+
+def test_controllers_train_and_resume(run):
+    small = ("--groups", "6", "--hidden", "8", "--evaluations", "40")
+    mode = ("--asynchronous", "2:4", "--workers", "threads:2")
+    ran = run("train", "colocrl", *MODEL, *small, *mode, "--run-dir", "mine", "--json")
+    assert ran.status == 0
+    assert 35 < ran.data["evaluations"] <= 40
+    more = run("train", "--resume", "mine", "--evaluations", "80", "--workers", "threads:1")
+    assert more.status == 0
+    both = run("train", "colocrl", *MODEL, *mode, "--micro-batch", "2")
+    assert both.status == 1
+    assert "leave out --micro-batch and --episodes" in " ".join(both.err.split())
+    wrong = run("train", "go", *MODEL, *mode)
+    assert wrong.status == 1
+    assert "recipe 'go' has phases and episodes of its own" in " ".join(wrong.err.split())
+
+
+def test_episodes_of_an_update_can_be_set(run):
+    small = ("--groups", "6", "--hidden", "8", "--evaluations", "40", "--json")
+    rows = run("train", "colocrl", *MODEL, *small, "--episodes", "8").data["rows"]
+    assert rows[0]["plans"] == 9  # and the argmax plan
+
+
 def test_a_run_of_a_python_file_is_resumed_once_its_name_is_typed(run, tmp_path):
     (tmp_path / "net.py").write_text(
         "import torch\n"

@@ -129,6 +129,23 @@ def test_score_is_the_log_probability_of_all_that_was_drawn(policy, noise, greed
         assert np.abs(plain.log_prob.detach().numpy() - found).max() > 1e-3
 
 
+def test_episodes_that_are_cut_and_joined_again_are_the_same(policy):
+    problem = eight()
+    tied = policy.tied_episodes
+    episodes = policy.act(problem, 3 * tied, seed=1, noise=0.7)
+    whole = policy.score(problem, episodes).log_prob.detach().numpy()
+    parts = [policy.take(episodes, 0, tied), policy.take(episodes, tied, 3 * tied)]
+    assert [len(part) for part in parts] == [tied, 2 * tied]
+    scores = [policy.score(problem, part).log_prob.detach().numpy() for part in parts]
+    np.testing.assert_allclose(np.concatenate(scores), whole, atol=2e-6)
+    joined = policy.join_episodes(parts)
+    for array in ("placements", "episode_of", "log_prob", "priority", "fusion"):
+        np.testing.assert_equal(getattr(joined, array), getattr(episodes, array))
+    assert joined.actions.keys() == episodes.actions.keys()
+    for name, values in episodes.actions.items():
+        np.testing.assert_array_equal(joined.actions[name], values, err_msg=name)
+
+
 def test_frequencies_are_the_probabilities(policy):
     """1,000 episodes of the first op's group: within 5 standard deviations of its probability."""
     problem = eight()

@@ -31,6 +31,7 @@ from placewright.runtime.machine import (  # noqa: E402
     this_machine,
 )
 from placewright.runtime.real_devices import issuing_cores, machine_devices  # noqa: E402
+from placewright.store import open_store  # noqa: E402
 
 MACHINE = Machine("EPYC", tuple(range(8)), 64 << 30, versions={"torch": "2.13"})
 WITH_GPU = replace(MACHINE, gpus=(Gpu("H200", 140 << 30),))
@@ -93,6 +94,37 @@ def test_a_damaged_profile_is_measured_again(machine):
     kept.write_text(kept.read_text()[:40])
     assert profile_machine().fresh
     assert not profile_machine().fresh
+
+
+def test_a_machine_of_the_same_kind_takes_the_profile_from_the_store(
+    machine, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PLACEWRIGHT_STORE", str(tmp_path / "store.sqlite"))
+    first = profile_machine()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
+    second = profile_machine()
+    assert machine == ["cpu0"]
+    assert not second.fresh
+    assert second.path != first.path
+    assert second.cluster.fingerprint == first.cluster.fingerprint
+    assert second.facts == first.facts
+    monkeypatch.setenv("PLACEWRIGHT_STORE", "none")
+    assert not profile_machine().fresh  # it has a file now
+    monkeypatch.setattr(home, "this_machine", lambda: replace(MACHINE, processor="Xeon"))
+    monkeypatch.setenv("PLACEWRIGHT_STORE", str(tmp_path / "store.sqlite"))
+    assert profile_machine().fresh
+
+
+def test_a_damaged_profile_in_the_store_is_measured_again(machine, monkeypatch, tmp_path):
+    monkeypatch.setenv("PLACEWRIGHT_STORE", str(tmp_path / "store.sqlite"))
+    profile_machine()
+    store = open_store()
+    key = profile_path(MACHINE, machine_devices(MACHINE, None)).stem
+    facts = store.get_profile(key)["facts"]
+    for at, data in enumerate(({}, {"facts": facts}, {"facts": facts, "cluster": {"name": 1}})):
+        store.put_profile(key, data)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(at)))
+        assert profile_machine().fresh
 
 
 def test_a_cached_profile_is_measured_again_on_refresh(machine):

@@ -117,6 +117,18 @@ def test_a_whole_step_that_did_not_fit_is_tried_again(tower, machine, monkeypatc
     assert measuring._gpu_step_seconds(kept, tower, site, True) == 0
 
 
+def test_timings_of_two_processes_are_both_stored(machine, monkeypatch, tmp_path):
+    monkeypatch.setenv("PLACEWRIGHT_STORE", str(tmp_path / "store.sqlite"))
+    caches = [TimingCache(machine), TimingCache(machine)]
+    for at, cache in enumerate(caches):
+        cache.put("model", f"op{at}", Timing(1e-3 * (at + 1), 0.0, 5))
+        cache.save()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
+    both = TimingCache(machine)
+    assert [both.get("model", f"op{at}").seconds for at in (0, 1)] == [1e-3, 2e-3]
+    assert both.get("model", "op2") is None
+
+
 class HostAsGpu(RealDevice):
     """The host, as if it were a GPU."""
 

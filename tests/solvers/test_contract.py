@@ -37,6 +37,7 @@ from placewright.solvers import (
     Expert,
     FusionSearch,
     Genetic,
+    Islands,
     LocalSearch,
     OrderSearch,
     RuntimeSolver,
@@ -58,6 +59,7 @@ SOLVERS: dict[str, Solver] = {
     # As little walking as shows all that they do.
     "annealing": Annealing(rounds=2, first_round=30),
     "auto": Auto(first_evaluations=10, exact=False),
+    "islands": Islands(2, (Auto(first_evaluations=10, exact=False),), 50, workers="threads:1"),
     # Searches, which would go on for thousands of plans.
     "local-search": LocalSearch(batch=8, max_plans=100),
     "genetic": Genetic(population=12, max_plans=100),

@@ -137,6 +137,13 @@ def test_a_cancelled_chunk_is_not_run(workers, tmp_path):
     assert workers.map(Scale(5), [1, 2]) == [5, 10]
 
 
+def test_eight_processes_give_the_figures_of_this_process(problem):
+    placement = some_plans(problem, 100).placement
+    with open_workers("processes:8") as workers:
+        there = pw.judge(problem, placement, workers=workers)
+    assert np.array_equal(there.value, pw.judge(problem, placement).value)
+
+
 # -- what holds for the kinds alike is shown with one of them --------------------------------
 
 

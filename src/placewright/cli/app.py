@@ -13,6 +13,7 @@ from placewright.cli.commands.execute import execute_plan
 from placewright.cli.commands.explain import explain_plan
 from placewright.cli.commands.export import export_plan
 from placewright.cli.commands.fits import check_fit
+from placewright.cli.commands.history import show_history
 from placewright.cli.commands.models import list_models
 from placewright.cli.commands.place import place_model
 from placewright.cli.commands.profile import profile_machine
@@ -48,6 +49,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     ("diff", "Show what differs between two plans.", diff_plans, _PLANS),
     ("explain", "Show what moving an op would do.", explain_plan, _PLANS),
     ("export", "Write a plan for another runtime.", export_plan, _PLANS),
+    ("history", "List plans that were stored.", show_history, _PLANS),
     ("train", "Train a policy that places a network.", train_policy, _POLICIES),
     ("profile", "Measure this machine, and a model on it.", profile_machine, _POLICIES),
     ("models", "List the built-in models.", list_models, _NAMES),

@@ -1,4 +1,4 @@
-"""Completes names on the command line: models, clusters, methods, recipes and runtimes."""
+"""Completes names on the command line: models, clusters, methods, recipes, runtimes and keys."""
 
 from __future__ import annotations
 
@@ -60,6 +60,18 @@ def complete_target(incomplete: str) -> Completions:
     from placewright.cli.names import TARGET_NAMES
 
     return [(name, "") for name in TARGET_NAMES if name.startswith(incomplete)]
+
+
+def complete_key(incomplete: str) -> Completions:
+    """Keys of stored plans with the models they are for; none if the store cannot be read."""
+    from placewright.errors import PlacewrightError
+    from placewright.store import open_store
+
+    try:
+        records = open_store().list_plans()
+    except PlacewrightError:
+        return []
+    return [(each.key, each.name) for each in records if each.key.startswith(incomplete)]
 
 
 def method_names() -> list[str]:

@@ -25,6 +25,7 @@ _PATHS = frozenset({"FILE", "DIR", "PATH", "PLAN", "RESULT"})  # metavars of pat
 _MODEL_SUFFIXES = (".py", ".json", ".toml", ".gz", ".txt", ".onnx", ".pb", ".pbtxt")
 # A file that names its problem, or a saved run, has options of its own, which go first.
 _SAVED_OPTIONS = ("resume",)
+_SHARED = ("store",)  # keys above all sections that are for every command that has the option
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class ConfigFile:
         chosen = dict(self.sections.get(name, {}))
         if plans_model(command) and not any(typed.get(each) for each in _SAVED_OPTIONS):
             chosen = {**self.values, **chosen}
+        chosen = {**{key: self.values[key] for key in _SHARED if key in self.values}, **chosen}
         found = {}
         for parameter in command.params:
             key = key_of(parameter)
@@ -86,6 +88,7 @@ class ConfigFile:
             is_path = is_path and not (key == "model" and _is_built_in(head))
         else:
             is_path = (parameter.metavar or "").strip("[].") in _PATHS and head != "here"
+            is_path = is_path and not (key == "store" and (text == "none" or "://" in text))
         if not is_path or os.path.isabs(text) or folder.resolve() == Path.cwd():
             return text
         return os.path.relpath(folder / text)

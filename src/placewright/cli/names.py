@@ -4,15 +4,22 @@ METHOD_NAMES = (
     *("single", "cpu-only", "expert", "accelerate", "random", "round-robin", "balanced", "heft"),
     *("cpop", "m-topo", "m-etf", "m-sct", "streamed", "metis", "kahip", "scotch", "mincut"),
     *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired", "cuts", "ideals"),
-    *("baselines", "annealing", "auto", "exact", "lns", "local-search", "genetic"),
+    *("baselines", "annealing", "auto", "islands", "exact", "lns", "local-search", "genetic"),
     *("cross-entropy", "order-search"),
 )
 """Those of `placewright.solvers.METHODS`."""
 POLICY_NAMES = ("pair", "placeto", "go")
 """Those of `placewright.training.policy_solver.POLICY_SOLVERS`."""
 RECIPE_NAMES = (
-    *("colocrl", "colocrl-paper", "go", "go-paper", "hierarchical", "hierarchical-paper"),
-    *("hierarchical-open", "pair", "placeto", "placeto-steps", "placeto-paper"),
+    *("colocrl", "colocrl-paper", "go", "go-paper", "hierarchical", "hierarchical-joint"),
+    *(
+        "hierarchical-paper",
+        "hierarchical-open",
+        "pair",
+        "placeto",
+        "placeto-steps",
+        "placeto-paper",
+    ),
     *("placeto-any", "placeto-joint"),
 )
 """Those of `placewright.training.RECIPES`."""

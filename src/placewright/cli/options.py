@@ -229,6 +229,24 @@ WarmStart = Annotated[
         rich_help_panel=panels.SEARCH,
     ),
 ]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Do not start from a stored plan.",
+        rich_help_panel=panels.SEARCH,
+    ),
+]
+StoreLocation = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="Where plans are stored: a file, postgresql://user@host/database, or none. "
+        "[default: $PLACEWRIGHT_STORE, or a file in the user's cache folder]",
+        rich_help_panel=panels.GENERAL,
+    ),
+]
 WorkersOption = Annotated[
     str | None,
     typer.Option(

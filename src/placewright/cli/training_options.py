@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from placewright.training import Recipe
+    from placewright.training import Environment, Recipe, Trainer
+    from placewright.workers import Workers
 
 DEFAULT_EVALUATIONS = 5000
 """Plans that a run judges by default."""
@@ -29,6 +30,9 @@ class TrainingOptions:
         seconds: Seconds to train.
         family: Families of graphs to train on, with commas between them.
         demonstrations: A file of demonstrated plans, whose problems are trained on.
+        episodes: Episodes of an update, instead of the recipe's.
+        micro_batch: Episodes of a micro-batch, in a run on workers.
+        asynchronous: Controllers and the workers of each, such as `4:8`.
     """
 
     recipe: str | None = None
@@ -41,6 +45,9 @@ class TrainingOptions:
     family: str | None = None
     start_times: bool = False
     demonstrations: str | None = None
+    episodes: int | None = None
+    micro_batch: int | None = None
+    asynchronous: str | None = None
 
     def for_new_run(self) -> TrainingOptions:
         """With the defaults of what is not typed.
@@ -98,7 +105,63 @@ class TrainingOptions:
         from placewright.training import find_recipe
 
         assert self.recipe is not None
-        return find_recipe(self.recipe, self.groups, self.hidden, self.grouping, self.start_times)
+        recipe = find_recipe(self.recipe, self.groups, self.hidden, self.grouping, self.start_times)
+        return recipe if self.episodes is None else replace(recipe, episodes=self.episodes)
+
+    def worker_spec(self, workers: str | None, resume: Path | None) -> str | None:
+        """Which workers to open: those that are typed, or a process for each controller.
+
+        Args:
+            resume: The folder of a run that is resumed.
+
+        Raises:
+            ConfigError: They do not suit the run.
+        """
+        from placewright.training.asynchronous import Controllers
+
+        if self.asynchronous is not None:
+            if self.micro_batch is not None or self.episodes is not None:
+                raise ConfigError(
+                    "--asynchronous C:K samples K episodes for each gradient: leave out "
+                    "--micro-batch and --episodes"
+                )
+            return workers or f"processes:{Controllers.parse(self.asynchronous).count}"
+        if resume is not None and workers is not None and self.micro_batch is None:
+            raise ConfigError(
+                f"the run in {resume} was begun without workers, and learns from whole batches: "
+                "leave out --workers, or begin a new run"
+            )
+        return workers
+
+    def trainer(
+        self, environments: Sequence[Environment], recipe: Recipe, workers: Workers | None
+    ) -> Trainer:
+        """The trainer of the run."""
+        from placewright.training import Trainer
+        from placewright.training.asynchronous import AsynchronousTrainer, Controllers
+
+        seed = self.seed or 0
+        if self.asynchronous is not None:
+            assert workers is not None  # see `worker_spec`
+            controllers = Controllers.parse(self.asynchronous)
+            return AsynchronousTrainer(
+                environments,
+                recipe,
+                workers,
+                controllers,
+                seed,
+                self.evaluations,
+                max_seconds=self.seconds,
+            )
+        return Trainer(
+            environments,
+            recipe,
+            seed,
+            self.evaluations,
+            max_seconds=self.seconds,
+            workers=workers,
+            micro_batch=self.micro_batch,
+        )
 
 
 def saved_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

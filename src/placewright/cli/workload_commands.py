@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.solvers import Solver
+    from placewright.store import Store
 
 
 def place_workload(
@@ -31,12 +32,15 @@ def place_workload(
     output: Path | None,
     report: Path | None,
     json: bool,
+    store: Store,
+    fresh: bool,
 ) -> None:
-    """Find a plan for a workload, print it and write its files."""
+    """Find a plan for a workload, print it, and write it to its files and to the store."""
     from placewright import solvers
     from placewright.cli.render import json_output, tables
     from placewright.cli.render import workload as render
     from placewright.cli.render.text import INTERRUPTED_STATUS
+    from placewright.store.search_start import find_workload_start, store_result
     from placewright.workload_result import WorkloadResult
 
     seconds, stop = parse_budget(budget), evaluation_limit(evaluations)
@@ -46,6 +50,9 @@ def place_workload(
     with Progress(f"reading {name}") as progress:
         workload = find_workload(problem_options)
         start = None if warm_start is None else find_workload_plan(workload, warm_start)
+        stored = None if fresh else find_workload_start(store, workload)
+        if stored is not None:
+            start = stored.plan
         result = solvers.solve(
             workload,
             solver,
@@ -57,13 +64,16 @@ def place_workload(
             keep_interrupted=True,
         )
         result = replace(result, options=problem_options.to_dict())
+        store_result(store, workload, result, name)
     written = OutputFiles()
     written.write(render.save_workload_result, result, output)
     written.write(render.save_workload_report, result, report)
     if json:
-        json_output.print_json(render.workload_answer_data(name, workload, result))
+        data = render.workload_answer_data(name, workload, result)
+        json_output.print_json({**data, "start": None if stored is None else stored.data})
     else:
         render.print_workload(name, workload, result)
+        tables.print_lines([] if stored is None else ["", stored.text])
         tables.print_lines(["", *written.lines] if written.lines else [])
     written.check()
     if result.interrupted:

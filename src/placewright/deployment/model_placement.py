@@ -14,7 +14,6 @@ from placewright.deployment.call_mix import Calls, Generate, Train
 from placewright.deployment.captures import begin_capture, capture_calls
 from placewright.deployment.equality import can_verify, check_outputs, reference_outputs
 from placewright.deployment.model_key import model_facts
-from placewright.deployment.plan_store import PlanStore, store_key
 from placewright.deployment.stored_plan import StoredPlan
 from placewright.deployment.workload_problem import (
     MachineCosts,
@@ -28,6 +27,12 @@ from placewright.runtime.memory_limits import MemoryLimits
 from placewright.runtime.placed_model import PlacedModel
 from placewright.runtime.weight_loading import load_weights
 from placewright.solvers import solve
+from placewright.store import open_store
+from placewright.store.plan_key import digest_facts
+from placewright.store.plan_records import PlanRecord
+from placewright.store.search_start import find_start, find_workload_start, store_result
+from placewright.store.store import warn_of_failure
+from placewright.version import __version__
 
 if TYPE_CHECKING:
     import os
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 
     from placewright.cluster import Cluster
     from placewright.deployment.captures import CapturedCall
+    from placewright.store import Store
+    from placewright.workload import Workload
     from placewright.workload_result import WorkloadResult
 
 DEFAULT_BUDGET = "15s"
@@ -58,12 +65,14 @@ def place(
     device_map: Mapping[str, str] | None = None,
     cuda_graphs: bool | None = None,
     notify: Callable[[str], None] | None = None,
+    store: str | os.PathLike[str] | None = None,
 ) -> torch.nn.Module:
     """Let a model run on this machine as fast as a plan can make it. It is changed and returned.
 
     The calls of the workload are captured in a dry run, their ops measured on each device, and
-    planned together. The plan is stored in the user's cache; a second start takes it from there.
-    Where a GPU has memory for the whole model, the model is moved there, and nothing else is done.
+    planned together. The plan is stored; a second start of the same program takes it from there,
+    and a search for the same calls with another budget or seed starts from it. Where a GPU has
+    memory for the whole model, the model is moved there, and nothing else is done.
 
     Args:
         limits: Memory that may be used, by device: bytes or text such as `{"gpu0": "4GiB"}`.
@@ -72,11 +81,13 @@ def place(
             cluster, whose op times are estimated and not measured.
         budget: Time budget of the search: seconds or text.
         measure_budget: Seconds for measuring ops, about.
-        fresh: Plan again, even if there is a plan from before.
+        fresh: Plan again, even if there is a plan from before, and do not start from it.
         verify: Whether outputs are compared with those of the model before, where that is possible.
         weights: Safetensors files of a model on `meta`; see `apply`.
         device_map: Real devices of some of the cluster's devices; see `apply`.
         notify: Called with a line of text for each stage; by default they go to stderr.
+        store: Where plans are stored: a file, `postgresql://user@host/database`, or `none`. By
+            default `PLACEWRIGHT_STORE`, or a file in the user's cache folder.
 
     Raises:
         ConfigError: The workload does not suit the model.
@@ -97,7 +108,7 @@ def place(
     sizes = Constraints(limits=limits).limits
     job = _Placement(
         model, sizes, mix, budget, measure_budget, seed, verify, weights, device_map, cuda_graphs,
-        _Stages(_print_line if notify is None else notify),
+        _Stages(_print_line if notify is None else notify), open_store(store),
     )  # fmt: skip
     return job.run(cluster, fresh)
 
@@ -117,6 +128,7 @@ class _Placement:
     device_map: Mapping[str, str] | None
     cuda_graphs: bool | None
     stages: _Stages
+    store: Store
 
     def run(self, cluster: Cluster | str, fresh: bool) -> torch.nn.Module:
         with self.stages.line("machine") as note:
@@ -126,8 +138,7 @@ class _Placement:
             raise ConfigError(
                 "the model has weights on meta: give their safetensors files, weights=..."
             )
-        store = PlanStore()
-        key = store_key(
+        key = digest_facts(
             {
                 **model_facts(self.model),
                 "workload": self.mix.key,
@@ -137,24 +148,50 @@ class _Placement:
                 **costs.key,
             }
         )
-        stored = None if fresh else self._stored_plan(store, key)
+        stored = None if fresh else self._stored_plan(key)
         if stored is not None:
             with self.stages.line("plan") as note:
-                note(f"from the cache, made {stored.day}: {stored.text}")
+                note(f"a stored plan of {stored.day}: {stored.text}")
             return self._apply_stored(stored, costs.cluster)
         if isinstance(self.mix, Train):
-            return self._train(costs, store, key)
-        return self._calls(self.mix, costs, store, key)
+            return self._train(costs, key, fresh)
+        return self._calls(self.mix, costs, key, fresh)
 
-    def _stored_plan(self, store: PlanStore, key: str) -> StoredPlan | None:
-        data = store.get(key)
-        if data is None:
+    def _stored_plan(self, key: str) -> StoredPlan | None:
+        """The plan that the same model ran under before, in the same circumstances."""
+        record = warn_of_failure(lambda: self.store.get_plan(key), None)
+        if record is None:
             return None
         try:
-            return StoredPlan.read(data)
+            return StoredPlan.read(record.data)
         except (FileError, PlanError):
-            store.remove(key)
+            warn_of_failure(lambda: self.store.remove_plan(record), False)
             return None
+
+    def _put_plan(self, key: str, stored: StoredPlan, cluster: Cluster) -> None:
+        now = time.time()
+        record = PlanRecord(
+            key=key,
+            kind="model",
+            name=self._name,
+            cluster=cluster.name,
+            objective="step",
+            overflow=0,
+            seconds=stored.seconds,
+            bound=0.0,
+            method="place",
+            digest="",
+            version=__version__,
+            created_at=now,
+            used_at=now,
+            data=stored.data(),
+        )
+        warn_of_failure(lambda: self.store.put_plan(record), False)
+
+    @property
+    def _name(self) -> str:
+        """What plans of the model are listed under."""
+        return f"{type(self.model).__name__}: {self.mix.text}"
 
     def _apply_stored(self, stored: StoredPlan, cluster: Cluster) -> torch.nn.Module:
         with self.stages.line("weights") as note:
@@ -168,7 +205,7 @@ class _Placement:
     # -- calls ---------------------------------------------------------------------------------
 
     def _calls(
-        self, mix: Generate | Calls, costs: MachineCosts, store: PlanStore, key: str
+        self, mix: Generate | Calls, costs: MachineCosts, key: str, fresh: bool
     ) -> torch.nn.Module:
         reason = can_verify(self.model) if self.verify else "verify=False"
         reference = None
@@ -178,7 +215,7 @@ class _Placement:
                 note("the model's own outputs, on the device where it is")
         placed = begin_capture(self.model, costs.cluster, self.device_map)
         try:
-            stored = self._plan_calls(placed, mix, costs)
+            stored, result = self._plan_calls(placed, mix, costs, fresh)
             if stored.device is not None or placed.has_gpus or self.weights is not None:
                 placed.remove()
                 self._apply_stored(stored, costs.cluster)
@@ -193,12 +230,15 @@ class _Placement:
         except BaseException:
             self._restore()
             raise
-        store.put(key, stored.data())
+        if result is not None and result.workload is not None:
+            store_result(self.store, result.workload, result, self._name)
+        self._put_plan(key, stored, costs.cluster)
         return self.model
 
     def _plan_calls(
-        self, placed: PlacedModel, mix: Generate | Calls, costs: MachineCosts
-    ) -> StoredPlan:
+        self, placed: PlacedModel, mix: Generate | Calls, costs: MachineCosts, fresh: bool
+    ) -> tuple[StoredPlan, WorkloadResult | None]:
+        """The plan to run, and the result of the search, if there was one."""
         with self.stages.line("captured") as note:
             calls = capture_calls(placed, mix)
             note(f"{mix.text}: {', '.join(_describe(call) for call in calls)}")
@@ -210,10 +250,8 @@ class _Placement:
             self.stages.notify(
                 f"plan: {device} has memory for the whole model: it is moved there and left alone"
             )
-            return StoredPlan.on_one_device(device)
-        with self.stages.line("plan") as note:
-            result = solve(workload, budget=self.budget, seed=self.seed)
-            note(_result_text(result))
+            return StoredPlan.on_one_device(device), None
+        result = self._solve_workload(workload, fresh)
         _check_fits(result)
         flops = [call.flops for call in calls]
         device = single_device(result.plan)
@@ -221,12 +259,20 @@ class _Placement:
             self.stages.notify(
                 f"plan: nothing is faster than one device ({device}): the model is left alone"
             )
-            return StoredPlan.on_one_device(device)
-        return StoredPlan.of(result, flops)
+            return StoredPlan.on_one_device(device), result
+        return StoredPlan.of(result, flops), result
+
+    def _solve_workload(self, workload: Workload, fresh: bool) -> WorkloadResult:
+        with self.stages.line("plan") as note:
+            start = None if fresh else find_workload_start(self.store, workload)
+            plan = None if start is None else start.plan
+            result = solve(workload, warm_start=plan, budget=self.budget, seed=self.seed)
+            note(_result_text(result) + ("" if start is None else f"; {start.text}"))
+            return result
 
     # -- training ------------------------------------------------------------------------------
 
-    def _train(self, costs: MachineCosts, store: PlanStore, key: str) -> torch.nn.Module:
+    def _train(self, costs: MachineCosts, key: str, fresh: bool) -> torch.nn.Module:
         from placewright.runtime.program.program import build_program
 
         assert isinstance(self.mix, Train)
@@ -239,12 +285,16 @@ class _Placement:
             problem, text = costs.problem(program, self.limits)
             note(text)
         with self.stages.line("plan") as note:
-            result = solve(problem, budget=self.budget, seed=self.seed)
-            note(f"{result.objective_value * 1e3:.4g} ms for a step")
+            start = None if fresh else find_start(self.store, problem)
+            plan = None if start is None else start.plan
+            result = solve(problem, warm_start=plan, budget=self.budget, seed=self.seed)
+            text = f"{result.objective_value * 1e3:.4g} ms for a step"
+            note(text + ("" if start is None else f"; {start.text}"))
         _check_fits(result)
         stored = StoredPlan.of(result, optimizer=self.mix.optimizer)
         self._apply_stored(stored, costs.cluster)
-        store.put(key, stored.data())
+        store_result(self.store, problem, result, self._name)
+        self._put_plan(key, stored, costs.cluster)
         return self.model
 
     # -- the model -----------------------------------------------------------------------------
@@ -264,6 +314,8 @@ class _Placement:
             placed.backend.memory_limits = MemoryLimits(cluster, self.limits)
         placed.move_weights()
         placed.install()
+        if not isinstance(self.mix, Train):
+            self.mix.prepare(placed)
 
     def _leave_on(self, device: str) -> None:
         from placewright.runtime.real_devices import find_real_devices

@@ -54,12 +54,12 @@ def result_data(result: Result) -> Data:
         ],
         **_options_data(result),
         **({"notes": list(result.notes)} if result.notes else {}),
-        "plan_digest": "" if result.edited else _digest(result.plan),
+        "plan_digest": "" if result.edited else plan_digest(result.plan),
         "plan": plan_data(result.plan),
     }
 
 
-def _digest(plan: Plan) -> str:
+def plan_digest(plan: Plan) -> str:
     """A digest of what a plan decides, by which a plan that was edited in its file is seen."""
     digest = hashlib.blake2b(digest_size=8)
     data = plan_data(plan)
@@ -87,7 +87,7 @@ def read_result(data: object, where: str = "") -> Result:
     for key in _DERIVED:
         values.pop(key, None)
     digest = values.pop("plan_digest", None)  # files of version 2 have none
-    values["edited"] = digest is not None and digest != _digest(values["plan"])
+    values["edited"] = digest is not None and digest != plan_digest(values["plan"])
     values["devices"] = tuple(values["devices"])
     values["history"] = tuple(values.get("history", ()))
     if version_of(data) <= RESERVE_IN_LIMITS and "limit" in values.get("options", {}):

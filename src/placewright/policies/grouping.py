@@ -9,10 +9,12 @@ import numpy as np
 from placewright.errors import ConfigError, ProblemError, nearest
 from placewright.transforms import (
     Grouping,
+    by_cell_calls,
     by_colocation,
     by_forward,
     by_heavy_edges,
     by_module_count,
+    network_cells,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +44,15 @@ def _single_ops(problem: Problem, count: int) -> Grouping:
     return Grouping.of("op", problem, leader.tolist())
 
 
+def _paper_groups(problem: Problem, count: int) -> Grouping:
+    """ColocRL's groups: calls of the network's cells; where it has no rule, co-location alone."""
+    cells = network_cells(problem)
+    return by_cell_calls(problem, cells, count) if cells else by_colocation(problem, count)
+
+
 GROUPINGS: dict[str, Callable[[Problem, int], Grouping]] = {
     "colocation": by_colocation,
+    "cells": _paper_groups,
     "coarse": _coarse_groups,
     "module": by_module_count,
     "op": _single_ops,

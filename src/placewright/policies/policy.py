@@ -177,6 +177,25 @@ class Policy(Protocol):
         """The episode at that index, alone and without noise, to be scored again later."""
         ...
 
+    def take(self, episodes: Episodes, first: int, last: int) -> Episodes:
+        """The episodes from one index up to another, with all that `score` reads."""
+        ...
+
+    def join_episodes(self, parts: Sequence[Episodes]) -> Episodes:
+        """The episodes of several samples of one problem as one."""
+        ...
+
+    @property
+    def tied_episodes(self) -> int:
+        """How many episodes that follow each other are sampled as one; 1 where each is alone."""
+        ...
+
+    def initial_decisions(
+        self, problem: Problem, count: int
+    ) -> dict[str, NDArray[np.int64]] | None:
+        """Where episodes start, if `act` takes that as `initial`."""
+        ...
+
     def start_groups(self, episodes: Episodes) -> NDArray[np.int64] | None:
         """Episodes: a number for each initial state; None where all episodes start alike."""
         ...
@@ -218,6 +237,27 @@ class PolicyDefaults:
             self.act(problem, count, seed, noise=noise, greedy=greedy)
             for problem, seed in zip(problems, seeds, strict=True)
         ]
+
+    def take(self, episodes: Episodes, first: int, last: int) -> Episodes:
+        chosen = slice(first, last)
+        actions = {name: values[chosen].copy() for name, values in episodes.actions.items()}
+        return take_plans(episodes, first, last, actions)
+
+    def join_episodes(self, parts: Sequence[Episodes]) -> Episodes:
+        actions = {
+            name: np.concatenate([part.actions[name] for part in parts])
+            for name in parts[0].actions
+        }
+        return join_plans(parts, actions)
+
+    @property
+    def tied_episodes(self) -> int:
+        return 1
+
+    def initial_decisions(
+        self, problem: Problem, count: int
+    ) -> dict[str, NDArray[np.int64]] | None:
+        return None
 
     def start_groups(self, episodes: Episodes) -> NDArray[np.int64] | None:
         return None
@@ -319,3 +359,33 @@ def one_plan_per_episode(count: int) -> NDArray[np.int64]:
 def last_plans(episodes: Episodes) -> NDArray[np.int64]:
     """The index of the last plan of each episode."""
     return np.flatnonzero(np.append(np.diff(episodes.episode_of) > 0, True))
+
+
+def take_plans(
+    episodes: Episodes, first: int, last: int, actions: Mapping[str, NDArray[Any]]
+) -> Episodes:
+    """Episodes from one index up to another, whose actions are these."""
+    begin, end = np.searchsorted(episodes.episode_of, [first, last])
+    return Episodes(
+        actions,
+        episodes.placements[begin:end].copy(),
+        episodes.episode_of[begin:end] - first,
+        episodes.log_prob[first:last].copy(),
+        None if episodes.priority is None else episodes.priority[begin:end].copy(),
+        None if episodes.fusion is None else episodes.fusion[begin:end].copy(),
+    )
+
+
+def join_plans(parts: Sequence[Episodes], actions: Mapping[str, NDArray[Any]]) -> Episodes:
+    """The episodes of several samples as one, whose actions are these."""
+    offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
+    priorities = [part.priority for part in parts if part.priority is not None]
+    fusions = [part.fusion for part in parts if part.fusion is not None]
+    return Episodes(
+        actions,
+        np.concatenate([part.placements for part in parts]),
+        np.concatenate([part.episode_of + at for part, at in zip(parts, offsets, strict=True)]),
+        np.concatenate([part.log_prob for part in parts]),
+        np.concatenate(priorities) if priorities else None,
+        np.concatenate(fusions) if fusions else None,
+    )

@@ -111,6 +111,23 @@ def clear_orphans(paths: Sequence[Path]) -> None:
                 file.unlink(missing_ok=True)
 
 
+def tensors_to_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Tensors as the bytes of a safetensors file."""
+    content: bytes = _safetensors().save(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    )
+    return content
+
+
+def tensors_from_bytes(content: bytes) -> dict[str, torch.Tensor]:
+    """The tensors of `tensors_to_bytes`.
+
+    Raises:
+        FileError: They are no safetensors.
+    """
+    return _tensors_in(content, "of a message")
+
+
 def _tensors_in(content: bytes, file_name: str) -> dict[str, torch.Tensor]:
     """The tensors of a file's content, which may be made to match its digest and be damaged."""
     library = _safetensors()

@@ -1,4 +1,7 @@
-"""Profiles this machine as a Cluster: measured once, cached, measured again after changes."""
+"""Profiles this machine as a Cluster: measured once, cached, measured again after changes.
+
+The cache is a file of the user's, and the store, which machines of the same kind may share.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ from placewright.profiling.links import (
 from placewright.profiling.overhead import measure_handoff
 from placewright.runtime.machine import Machine, this_machine
 from placewright.runtime.real_devices import RealDevice, machine_devices
+from placewright.store import open_store
+from placewright.store.store import warn_of_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,13 +125,21 @@ def _measure_machine(
     progress("handoff between workers and GPUs")
     cluster = replace(cluster, links=_links_with_handoff(cluster, real_devices))
     facts = _facts(machine, rates, links)
+    store = open_store()
+    data = {"cluster": files.to_data(cluster), "facts": facts}
+    warn_of_failure(lambda: store.put_profile(path.stem, data), None)
+    return MachineProfile(machine, cluster, facts, True, _write_files(path, cluster, facts))
+
+
+def _write_files(path: Path, cluster: Cluster, facts: dict[str, Any]) -> Path | None:
+    """Cache a profile; its file, or None if that cannot be written, which is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.save(cluster, path)
         write_data(facts, _facts_path(path))
-    except (PlacewrightError, OSError):  # a cache that cannot be written is no error
-        return MachineProfile(machine, cluster, facts, True, None)
-    return MachineProfile(machine, cluster, facts, True, path)
+    except (PlacewrightError, OSError):
+        return None
+    return path
 
 
 def build_cluster(
@@ -213,10 +226,24 @@ def _load_cached(machine: Machine, path: Path) -> MachineProfile | None:
     try:
         cluster, facts = files.load(path, "cluster"), read_data(_facts_path(path))
     except PlacewrightError:
-        return None
+        return _load_stored(machine, path)
     if not isinstance(facts, dict) or facts.get("key") != machine.key:
         return None
     return MachineProfile(machine, cluster, facts, False, path)
+
+
+def _load_stored(machine: Machine, path: Path) -> MachineProfile | None:
+    """The profile in the store, which then has a file as well."""
+    store = open_store()
+    data = warn_of_failure(lambda: store.get_profile(path.stem), None)
+    facts = {} if data is None else data.get("facts")
+    if data is None or not isinstance(facts, dict) or facts.get("key") != machine.key:
+        return None
+    try:
+        cluster = files.from_data(data.get("cluster"), "cluster")
+    except PlacewrightError:
+        return None
+    return MachineProfile(machine, cluster, facts, False, _write_files(path, cluster, facts))
 
 
 def _facts_path(path: Path) -> Path:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.runtime.meter import Measurement, Meter
+    from placewright.runtime.measurement_journal import Measurement
+    from placewright.runtime.meter import Meter
     from placewright.solvers import Search
 
 

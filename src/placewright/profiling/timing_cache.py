@@ -1,14 +1,20 @@
-"""Caches op timings in the user's cache folder while the machine stays the same."""
+"""Caches op timings while the machine stays the same: in the user's cache folder and the store.
+
+The file is at hand wherever the user's files are; the store has what other processes, and other
+machines of the same kind, have measured.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from placewright.cache import cache_folder
 from placewright.errors import PlacewrightError
 from placewright.files.storage import read_data, write_data
 from placewright.profiling.timing import Timing
+from placewright.store import open_store
+from placewright.store.store import warn_of_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,14 +34,24 @@ class TimingCache:
         self.conditions = conditions or {}
         self.path = cache_folder("machines") / f"{machine.key}.ops.json.gz"
         self.key = machine.key
-        self.rows: dict[str, list[float]] = {}
-        self.is_dirty = False
+        self.new_rows: dict[str, list[float]] = {}
+        self.store = open_store()
+        self.rows = {**self._stored_rows(), **self._file_rows()}
+
+    def _stored_rows(self) -> dict[str, list[float]]:
+        no_timings: dict[str, dict[str, Any]] = {}
+        timings = warn_of_failure(lambda: self.store.get_timings(self.key), no_timings)
+        rows = {name: data.get("row") for name, data in timings.items()}
+        return {name: row for name, row in rows.items() if _is_valid_row(row)}
+
+    def _file_rows(self) -> dict[str, list[float]]:
         try:
             data = read_data(self.path)
         except PlacewrightError:
-            return
-        if isinstance(data, dict) and data.get("key") == machine.key:
-            self.rows = {name: row for name, row in data["rows"].items() if _is_valid_row(row)}
+            return {}
+        if not isinstance(data, dict) or data.get("key") != self.key:
+            return {}
+        return {name: row for name, row in data["rows"].items() if _is_valid_row(row)}
 
     def get(self, model: str, signature: str) -> Timing | None:
         """The cached timing of an op."""
@@ -54,8 +70,8 @@ class TimingCache:
             timing.issue,
             float(timing.workspace),
         ]
-        self.rows[self._row_key(model, signature)] = row
-        self.is_dirty = True
+        key = self._row_key(model, signature)
+        self.rows[key] = self.new_rows[key] = row
 
     def _row_key(self, model: str, signature: str) -> str:
         text = f"{model}|{self.conditions.get(model, '')}|{signature}"
@@ -63,8 +79,11 @@ class TimingCache:
 
     def save(self) -> None:
         """Write the cache if it has changed; one that cannot be written is no error."""
-        if not self.is_dirty:
+        if not self.new_rows:
             return
+        timings = {name: {"row": row} for name, row in self.new_rows.items()}
+        warn_of_failure(lambda: self.store.put_timings(self.key, timings), None)
+        self.new_rows = {}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_data({"key": self.key, "rows": self.rows}, self.path)
@@ -72,7 +91,7 @@ class TimingCache:
             return
 
 
-def _is_valid_row(row: object) -> bool:
+def _is_valid_row(row: object) -> TypeGuard[list[float]]:
     return (
         isinstance(row, list)
         and len(row) == 5

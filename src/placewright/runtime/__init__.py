@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from placewright.runtime.apply_plan import apply as apply
     from placewright.runtime.executor import Executor as Executor
-    from placewright.runtime.meter import Measurement as Measurement
+    from placewright.runtime.measurement_journal import Measurement as Measurement
     from placewright.runtime.meter import Meter as Meter
     from placewright.runtime.meter import time_steps as time_steps
     from placewright.runtime.placed_model import PlacedModel as PlacedModel
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "Executor": "executor",
-    "Measurement": "meter",
+    "Measurement": "measurement_journal",
     "Meter": "meter",
     "PlacedModel": "placed_model",
     "Verification": "verification",

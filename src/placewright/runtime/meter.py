@@ -2,54 +2,52 @@
 
 A step is run ten times, the first five are dropped, and the median of the rest is the step time. A
 plan that runs out of memory, crashes or takes too long is infeasible: that is data, not an error.
+One whose process crashed or hung is run again after a pause, a few times.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright.errors import ConfigError, ExecutionError, PlacewrightError
-from placewright.frontends.model_spec import ModelSpec
 from placewright.outcome import Outcome
 from placewright.plan import Plan
+from placewright.runtime.measurement_journal import (
+    Measurement,
+    append_measurement,
+    plan_digest,
+    read_measurements,
+    section_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from placewright.files.journal import Journal, JournalSection
     from placewright.problem import Problem
     from placewright.runtime.executor import Executor
 
+logger = logging.getLogger("placewright")
+
 STEPS, WARMUP_STEPS = 10, 5
 MAX_TRIAL_STEPS = 10  # before those, at most, until the runtime has decided on graphs
-RANDOM_BLOCK = 1 << 20  # random numbers that are drawn for a weight, and repeated
 START_TIMEOUT = 300.0  # seconds that a child may take to load and capture a model
 EXIT_TIMEOUT = 5.0  # seconds that a child may take to exit
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The measurement of one plan.
-
-    Args:
-        seconds: The step time, or the period with several steps in flight; infinity if it could
-            not be run.
-        spread: The range of the timed steps, as a share of their median.
-        failure: Why it could not be run.
-    """
-
-    seconds: float
-    spread: float = 0.0
-    failure: str = ""
+MAX_PAUSE = 60.0  # seconds between two attempts, at most
 
 
 def time_steps(
@@ -113,6 +111,10 @@ class Meter:
         device_map: Real devices of some of the plan's devices, by name.
         timeout: Seconds that one plan may take.
         in_flight: How many steps are in flight at once.
+        attempts: How often a plan is run whose process crashes or hangs.
+        pause: Seconds before the second attempt; twice as long before each further one.
+        journal: A journal to which each measured plan is written, and from which those of an
+            earlier process on the same machine are taken.
     """
 
     model: Any
@@ -123,19 +125,39 @@ class Meter:
     in_flight: int = 1
     steps: int = STEPS
     warmup_steps: int = WARMUP_STEPS
-    measurements: dict[bytes, Measurement] = field(default_factory=dict, repr=False)
+    attempts: int = 2
+    pause: float = 1.0
+    journal: Journal | None = None
+    measurements: dict[str, Measurement] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if self.attempts < 1 or not self.pause >= 0:
+            raise ConfigError(
+                f"{self.attempts} attempts with pauses of {self.pause} seconds: expected 1 or "
+                "more attempts, and a pause of 0 or more"
+            )
         if self.steps <= self.warmup_steps:
             raise ConfigError(
                 f"{self.steps} steps, {self.warmup_steps} dropped: expected more steps"
             )
+        self._section: JournalSection | None = None
+        self._was_started = False
         self._child: Any = None
         self._pipe: Any = None
 
-    def __call__(self, problem: Problem, placements: NDArray[np.int32]) -> Outcome:
+    def __call__(
+        self,
+        problem: Problem,
+        placements: NDArray[np.int32],
+        priority: NDArray[np.float64] | None = None,
+        fusion: NDArray[np.int32] | None = None,
+    ) -> Outcome:
         """The measured times of plans × ops."""
-        plans = [Plan.of(problem, row) for row in np.atleast_2d(placements)]
+        parts = [None if part is None else np.atleast_2d(part) for part in (priority, fusion)]
+        plans = [
+            Plan.of(problem, row, *(None if part is None else part[at] for part in parts))
+            for at, row in enumerate(np.atleast_2d(placements))
+        ]
         seconds = np.array([self.measure(plan).seconds for plan in plans])
         zeros = np.zeros(len(plans), dtype=np.int64)
         return Outcome(seconds, zeros, zeros.astype(np.float64))
@@ -147,28 +169,68 @@ class Meter:
             ConfigError: The model cannot be built or captured.
             ExecutionError: The child process died or hung before it ran a plan.
         """
-        arrays = (plan.placement, plan.priority, plan.staging)
-        key = b"|".join(b"" if array is None else array.tobytes() for array in arrays)
-        if key not in self.measurements:
-            self.measurements[key] = self._request(plan)
-        return self.measurements[key]
+        if self.journal is not None and self._section is None:
+            self._section = self._open_section(self.journal)
+        digest = plan_digest(plan)
+        if digest not in self.measurements:
+            measurement = self._measure_repeatedly(plan)
+            if self.journal is not None and self._section is not None:
+                append_measurement(self._section, digest, measurement)
+            self.measurements[digest] = measurement
+        return self.measurements[digest]
+
+    def _open_section(self, journal: Journal) -> JournalSection:
+        names = ("training", "optimizer", "in_flight", "steps", "warmup_steps")
+        settings = {name: getattr(self, name) for name in names}
+        section = journal.section(
+            "measurements", section_key(self.model, self.device_map, settings)
+        )
+        self.measurements = {**read_measurements(section), **self.measurements}
+        return section
+
+    def _measure_repeatedly(self, plan: Plan) -> Measurement:
+        """Run a plan until its process neither crashes nor hangs, at most `attempts` times."""
+        for attempt in range(1, self.attempts):
+            measurement = self._request(plan)
+            if not measurement.crashed:
+                return replace(measurement, attempts=attempt)
+            logger.warning("a plan is run again: %s", measurement.failure)
+            self._pause(attempt)
+        return replace(self._request(plan), attempts=self.attempts)
+
+    def _pause(self, attempt: int) -> None:
+        time.sleep(min(MAX_PAUSE, self.pause * 2 ** (attempt - 1)))
 
     def _request(self, plan: Plan) -> Measurement:
         if self._child is None or not self._child.is_alive():
-            self._start()
+            self._restart()
         try:
             self._pipe.send(
                 (plan, dict(self.device_map or {}), self.in_flight, self.steps, self.warmup_steps)
             )
             reply = self._receive(self.timeout)
         except TimeoutError:
+            self._child.kill()
             self.close()
-            return Measurement(math.inf, failure=f"it took more than {self.timeout:g} seconds")
+            failure = f"it took more than {self.timeout:g} seconds"
+            return Measurement(math.inf, failure=failure, crashed=True)
         except (EOFError, OSError):
+            child = self._child
             self.close()
-            return Measurement(math.inf, failure="the process that ran it died")
+            failure = f"the process that ran it died ({_exit_reason(child.exitcode)})"
+            return Measurement(math.inf, failure=failure, crashed=True)
         assert isinstance(reply, Measurement)
         return reply
+
+    def _restart(self) -> None:
+        """Start a child. If an earlier one was ready, one that dies is tried again."""
+        for attempt in range(1, self.attempts if self._was_started else 1):
+            try:
+                return self._start()
+            except ExecutionError as error:
+                logger.warning("a process is started again: %s", error)
+                self._pause(attempt)
+        return self._start()
 
     def _start(self) -> None:
         """Start a child that builds the model; a failure would concern every plan, so raise."""
@@ -197,6 +259,7 @@ class Meter:
         if failure is not None:
             self.close()
             raise ConfigError(f"the model cannot be measured: {failure}")
+        self._was_started = True
 
     def _receive(self, timeout: float) -> Any:
         if not self._pipe.poll(timeout):
@@ -227,7 +290,9 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
     from placewright.runtime.cuda.backend import current_backend
     from placewright.runtime.executor import Executor
     from placewright.runtime.program.program import build_program
+    from placewright.runtime.sample_model import load_model
 
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     sys.stdout = sys.stderr  # what the model prints must not mix with replies
     torch.set_num_threads(1)
     try:
@@ -255,84 +320,27 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
         _send(pipe, measurement)
 
 
+def _exit_with_parent() -> None:
+    """End this process when its parent is gone, whatever a plan is doing."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _exit_reason(code: int | None) -> str:
+    """How a process ended."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
 def _send(pipe: Any, reply: Any) -> None:
     """Send a reply, or exit if the parent is gone: nobody would read a traceback."""
     try:
         pipe.send(reply)
     except OSError:
         sys.exit(1)
-
-
-def load_model(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """The model of a file's function, a network's name or a function.
-
-    Tensors on `meta` get random numbers: the time of a step does not depend on them.
-    """
-    if callable(model):
-        result = model()
-        module, args, kwargs = result if len(result) == 3 else (*result, {})
-    elif ModelSpec.parse(str(model)).is_python:
-        from placewright.frontends.python_file import build_model
-
-        module, args, kwargs = build_model(str(model))
-    else:
-        from placewright.zoo import build_network as network
-
-        module, args, kwargs = network(str(model))
-    return _fill_weights(module), *_fill_inputs(args, kwargs)
-
-
-def _fill_weights(model: Any) -> Any:
-    """Fill the model's tensors on `meta` with random numbers; tied weights stay tied."""
-    import torch
-
-    replacements: dict[torch.Tensor, torch.Tensor] = {}  # by identity
-    for module in model.modules():
-        for table in (module._parameters, module._buffers):
-            for name, tensor in table.items():
-                if tensor is None or not tensor.is_meta:
-                    continue
-                if tensor not in replacements:
-                    data = torch.empty_like(tensor, device="cpu")
-                    data = _fill_random(data) if data.is_floating_point() else data.zero_()
-                    if isinstance(tensor, torch.nn.Parameter):
-                        data = torch.nn.Parameter(data, tensor.requires_grad)
-                    replacements[tensor] = data
-                table[name] = replacements[tensor]
-    return model
-
-
-def _fill_random(tensor: Any) -> Any:
-    """Fill a tensor with small random numbers: a block of them, repeated.
-
-    Drawing every number would take minutes for a large model, copying takes as long as memory does.
-    """
-    if tensor.numel() <= RANDOM_BLOCK or not tensor.is_contiguous():
-        return tensor.normal_(0, 0.02)
-    flat = tensor.view(-1)
-    flat[:RANDOM_BLOCK].normal_(0, 0.02)
-    filled = RANDOM_BLOCK
-    while filled < len(flat):
-        size = min(filled, len(flat) - filled)
-        flat[filled : filled + size].copy_(flat[:size])
-        filled += size
-    return tensor
-
-
-def _fill_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    import torch
-
-    def fill(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_meta:
-            data = torch.empty_like(value, device="cpu")
-            return data.normal_() if data.is_floating_point() else data.zero_()
-        return value
-
-    filled: tuple[Any, Any] = torch.utils._pytree.tree_map(fill, (_as_tuple(args), dict(kwargs)))
-    return filled
-
-
-def _as_tuple(args: Any) -> tuple[Any, ...]:
-    import torch
-
-    return (args,) if isinstance(args, torch.Tensor) else tuple(args)

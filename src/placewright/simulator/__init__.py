@@ -15,7 +15,11 @@ from placewright.simulator.device_loads import Loads, loads
 from placewright.simulator.evaluation import Verdict, judge_batch, simulate
 from placewright.simulator.steps_in_flight import InFlight, simulate_in_flight
 
+RULES_VERSION = 1
+"""Raised when a rule changes what a plan takes: stored times of another version do not compare."""
+
 __all__ = [
+    "RULES_VERSION",
     "CriticalPath",
     "EvaluatePlans",
     "InFlight",

@@ -21,6 +21,7 @@ from placewright.solvers.exact.lns import LNS
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.expert import Expert
 from placewright.solvers.heft import HEFT
+from placewright.solvers.islands import Islands
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
@@ -74,6 +75,7 @@ __all__ = [
     "Gap",
     "Genetic",
     "Ideals",
+    "Islands",
     "KaHIP",
     "LocalSearch",
     "MTopo",

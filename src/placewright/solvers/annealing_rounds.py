@@ -40,6 +40,35 @@ _SCOUT_COST = 1.5  # an evaluation with a scout takes this many times longer: fe
 _IDLE_CYCLES = 4  # without a stop rule: cycles through all arms without a gain before the end
 
 
+@dataclass(frozen=True)
+class ArmEffort:
+    """How often an arm was used, and its gain when last used."""
+
+    name: str
+    uses: int
+    gain_rate: float
+
+
+@dataclass(frozen=True)
+class AnnealingSnapshot:
+    """The state of annealing between two rounds.
+
+    Args:
+        streams: Whether its arms stream weights.
+        proposers: Names of the proposers that have arms.
+        key: Overflow and objective of the best plan that annealing goes on from.
+        memory_margin: Bytes of each device by which resident bytes were misjudged.
+    """
+
+    streams: bool
+    proposers: tuple[str, ...]
+    arms: tuple[ArmEffort, ...]
+    round_count: int
+    idle_rounds: int
+    key: tuple[float, float]
+    memory_margin: tuple[int, ...]
+
+
 class AnnealingRounds:
     """The annealing of one search: which arm next, from which plans, for how long.
 
@@ -66,6 +95,35 @@ class AnnealingRounds:
         )
         self.max_factor = max(1, min(_MAX_ROUND_FACTOR, max_evaluations / self.first_length))
         self.round_count, self.idle_rounds = 0, 0
+        self.pause_at: float = math.inf
+        """Evaluations of the search after which no further round begins."""
+
+    @property
+    def snapshot(self) -> AnnealingSnapshot | None:
+        """What annealing of a restored search needs to go on; None if it has not begun."""
+        if not {"arms", "annealer"} <= self.__dict__.keys():
+            return None
+        return AnnealingSnapshot(
+            self._streams,
+            tuple(dict.fromkeys(a.proposer.proposer.name for a in self.arms if a.proposer)),
+            tuple(ArmEffort(arm.name, arm.uses, arm.gain_rate) for arm in self.arms),
+            self.round_count,
+            self.idle_rounds,
+            self.annealer.key,
+            self.annealer.memory_margin,
+        )
+
+    def restore(self, snapshot: AnnealingSnapshot) -> None:
+        """Go on where the annealing of another process was, on a search that is restored."""
+        self._streams = snapshot.streams
+        proposers = [each for each in self.proposers if each.proposer.name in snapshot.proposers]
+        self.__dict__["arms"] = self._make_arms(proposers)
+        efforts = {effort.name: effort for effort in snapshot.arms}
+        for arm in self.arms:
+            effort = efforts[arm.name]
+            arm.uses, arm.gain_rate = effort.uses, effort.gain_rate
+        self.round_count, self.idle_rounds = snapshot.round_count, snapshot.idle_rounds
+        self.annealer.restore(snapshot.key, snapshot.memory_margin)
 
     @cached_property
     def annealer(self) -> AnnealingChains:
@@ -74,25 +132,42 @@ class AnnealingRounds:
 
     @cached_property
     def arms(self) -> list[AnnealingArm]:
-        problem = self.search.problem
-        stream = memory_binds(problem, self.search)
-        arms = _default_arms(problem, stream)
+        self._streams = memory_binds(self.search.problem, self.search)
         best = elite_plans(self.search, 1)[0]
-        for proposer in self.proposers:
-            scout = proposer.network()
-            if scout is not None or proposer.rates_moves(best):
-                arms = _with_proposer(arms, proposer, scout)
+        return self._make_arms(
+            [
+                proposer
+                for proposer in self.proposers
+                if proposer.network() is not None or proposer.rates_moves(best)
+            ]
+        )
+
+    def _make_arms(self, proposers: list[BudgetedProposer]) -> list[AnnealingArm]:
+        problem, stream = self.search.problem, self._streams
+        arms = _default_arms(problem, stream)
+        for proposer in proposers:
+            arms = _with_proposer(arms, proposer, proposer.network())
         # Slow methods run after two rounds, and depend on the best plan of the first two arms.
         return [*_fit_arms(problem, stream), *arms[:2], *_memory_arms(problem, stream), *arms[2:]]
 
+    def is_paused(self) -> bool:
+        """Whether as many plans are evaluated as there may be before a pause."""
+        return self.search.evaluations >= self.pause_at
+
     def run(self, max_rounds: float = math.inf, share: float = 1.0) -> bool:
         """Anneal for `max_rounds` rounds, or until no arm gains; whether the search should go on.
+
+        Between two rounds it may pause, see `pause_at`.
 
         Args:
             share: The share of the evaluations left that a round may take.
         """
         search, rounds = self.search, 0
-        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self._useful_arms()):
+        while (
+            rounds < max_rounds
+            and not self.is_paused()
+            and self.idle_rounds < _IDLE_CYCLES * len(self._useful_arms())
+        ):
             arm, key_before = _next_arm(self._useful_arms()), self.annealer.key
             search.phase = arm.name
             effort = min(_ROUND_GROWTH**arm.uses, self.max_factor)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+import itertools
+import math
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from placewright.plan_batch import PlanBatch
 from placewright.solvers.annealing_rounds import (
     SMALL_GRAPH_OPS,
     AnnealingRounds,
+    AnnealingSnapshot,
     is_finished,
     judge_fused,
 )
@@ -52,6 +54,35 @@ _RESTART_MIN_SECONDS = 12.0  # seconds left, without which they are not tried
 
 
 @dataclass(frozen=True)
+class AutoSnapshot:
+    """Where `auto` is in its stages.
+
+    Args:
+        stage: The stage that is next.
+        stage_rounds: Rounds of annealing that this stage has done already.
+        is_over: Whether it is at its end: no stage is left, the stop rule said stop, or the bound
+            is reached.
+        proposer_seconds: Seconds of the proposers, as expected and as measured.
+        without_moves: Names of proposers that have no opinion on moves.
+    """
+
+    stage: int = 0
+    stage_rounds: int = 0
+    is_over: bool = False
+    annealing: AnnealingSnapshot | None = None
+    proposer_seconds: tuple[float, float] = (0.0, 0.0)
+    without_moves: tuple[str, ...] = ()
+
+    def revived(self) -> AutoSnapshot:
+        """The same with arms that may gain again, as there is a better plan to start from."""
+        if self.annealing is None:
+            return self
+        annealing = replace(self.annealing, idle_rounds=0)
+        last = max(0, self.stage - 1) if self.is_over else self.stage
+        return replace(self, stage=last, is_over=False, annealing=annealing)
+
+
+@dataclass(frozen=True)
 class Auto:
     """The default method: constructive methods, then simulated annealing from the best plans.
 
@@ -87,44 +118,87 @@ class Auto:
             raise ConfigError(f"Auto of {self.chains!r} chains: expected at least 1")
 
     def run(self, search: Search) -> None:
+        self.run_until(search)
+
+    def run_until(
+        self,
+        search: Search,
+        evaluations: float = math.inf,
+        snapshot: AutoSnapshot | None = None,
+    ) -> AutoSnapshot:
+        """Search to the end, or pause once this many plans are evaluated; where it is then.
+
+        Args:
+            snapshot: Where another process paused, on a search that is restored: this one goes on
+                exactly as that one would have.
+        """
+        snapshot = AutoSnapshot() if snapshot is None else snapshot
         budget = ProposerBudget(search)
         proposers = [BudgetedProposer(proposer, budget) for proposer in self.proposers]
         annealing = AnnealingRounds(
             search, proposers, self.chains, self.fuse, self.first_evaluations
         )
+        annealing.pause_at = evaluations
+        budget.seconds_expected, budget.seconds_used = snapshot.proposer_seconds
+        for proposer in proposers:
+            proposer.lacks_moves = proposer.proposer.name in snapshot.without_moves
+        if snapshot.annealing is not None:
+            annealing.restore(snapshot.annealing)
+        stage, rounds, is_over = snapshot.stage, snapshot.stage_rounds, snapshot.is_over
+        stages = self._stages(search, annealing)
+        while stage < len(stages) and not is_over and not annealing.is_paused():
+            count = annealing.round_count
+            is_over = not stages[stage](rounds)
+            rounds += annealing.round_count - count
+            if not (annealing.is_paused() and rounds):  # a pause leaves rounds of annealing to do
+                stage, rounds = stage + 1, 0
+        is_over |= stage == len(stages)
+        if is_over and self.fuse and not search.over:
+            judge_fused(search)  # the bound that ended the search holds for unfused ops
+        return AutoSnapshot(
+            stage,
+            rounds,
+            is_over,
+            annealing.snapshot,
+            (budget.seconds_expected, budget.seconds_used),
+            tuple(each.proposer.name for each in proposers if each.lacks_moves),
+        )
+
+    def _stages(
+        self, search: Search, annealing: AnnealingRounds
+    ) -> tuple[Callable[[int], bool], ...]:
+        """What is done, in this order; each says whether the search should go on.
+
+        Each is given the rounds of annealing that it has done before a pause.
+        """
         quick, slow = constructive_solvers(search.problem, with_partitioners=True)
         ops = search.problem.arrays.ops
         is_large, slow_seconds = ops > SMALL_GRAPH_OPS, ops * _SLOW_SECONDS
-        stages: tuple[Callable[[], bool], ...] = (
-            lambda: (
+        proofs = [
+            (
+                lambda _, work=work: self._prove(search, work),
+                lambda rounds: annealing.run(_ROUNDS_BETWEEN - rounds),
+                lambda _: _try_priority_rules(search),
+            )
+            for work in _PROOF_WORK
+        ]
+        return (
+            lambda _: (
                 run_solvers(quick, search)
-                and _judge_proposals(search, proposers)
+                and _judge_proposals(search, annealing.proposers)
                 and repair_plans(search)
             ),
-            lambda: is_large or _compute_bound(search),
-            lambda: annealing.run(_FIRST_ROUNDS, share=0.25),
-            lambda: _compute_bound(search),
-            lambda: run_solvers(slow, search, slow_seconds) and repair_plans(search),
-            lambda: (
+            lambda _: is_large or _compute_bound(search),
+            lambda rounds: annealing.run(_FIRST_ROUNDS - rounds, share=0.25),
+            lambda _: _compute_bound(search),
+            lambda _: run_solvers(slow, search, slow_seconds) and repair_plans(search),
+            lambda _: (
                 _try_priority_rules(search)
                 and _run_restarts(search, annealing.first_length * _RESTART_ROUNDS)
             ),
-            lambda: annealing.run(_ROUNDS_BETWEEN),
-            *(partial(self._prove_and_anneal, annealing, work) for work in _PROOF_WORK),
-            annealing.run,
-        )
-        for stage in stages:
-            if not stage():
-                break
-        if self.fuse and not search.over:  # the bound that ended the search holds for unfused ops
-            judge_fused(search)
-
-    def _prove_and_anneal(self, annealing: AnnealingRounds, work: float) -> bool:
-        search = annealing.search
-        return (
-            self._prove(search, work)
-            and annealing.run(_ROUNDS_BETWEEN)
-            and _try_priority_rules(search)
+            lambda rounds: annealing.run(_ROUNDS_BETWEEN - rounds),
+            *itertools.chain(*proofs),
+            lambda _: annealing.run(),
         )
 
     def _prove(self, search: Search, work: float) -> bool:

@@ -48,6 +48,10 @@ class BestPlans:
     def best_first(self) -> list[Candidate]:
         return sorted(self._candidates.values(), key=lambda candidate: candidate.key)
 
+    def in_order(self) -> list[Candidate]:
+        """In the order of discovery, which decides ties."""
+        return list(self._candidates.values())
+
     def qualifies(self, key: tuple[float, float]) -> bool:
         """Whether a plan of this key is among the best few so far."""
         return len(self._candidates) < MAX_PLANS or key < max(

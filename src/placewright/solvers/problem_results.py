@@ -16,6 +16,7 @@ from placewright.result import DeviceUse, Result
 from placewright.solvers.auto import Auto
 from placewright.solvers.bounds import bound
 from placewright.solvers.cautious_choice import CautiousChoice
+from placewright.solvers.islands import Islands
 from placewright.solvers.progress_display import search_progress
 from placewright.solvers.registry import METHODS
 from placewright.solvers.search import Search, simulated_problem
@@ -57,7 +58,7 @@ def solve_problem(
     workers: Workers | str | int | None = None,
 ) -> Result:
     """Find a plan for one problem; arguments as in `solve`."""
-    if select is None and cautious and isinstance(solver, Auto) and is_uncertain(problem):
+    if select is None and cautious and isinstance(solver, Auto | Islands) and is_uncertain(problem):
         select = CautiousChoice()
     original, problem = problem, simulated_problem(problem, solver)
     stop = stop_rule(stop, budget)

@@ -66,21 +66,22 @@ class ProposerBudget:
         self.search, self.share = search, share
         self.seconds_used = 0.0
         """Seconds measured so far."""
-        self._seconds_expected = 0.0
+        self.seconds_expected = 0.0
+        """Seconds expected for what was done so far."""
 
     def allows(self, seconds: float) -> bool:
         """Whether this many more seconds, as a proposer estimates them, are allowed."""
         search = self.search
         stop, ops = search.stop, search.problem.arrays.ops
         judge_seconds = (search.evaluations + stop.left(search)) * ops * _JUDGE_SECONDS
-        if self._seconds_expected + seconds > self.share * judge_seconds:
+        if self.seconds_expected + seconds > self.share * judge_seconds:
             return False
         budget = search.seconds + stop.seconds_left(search)
         if math.isinf(budget):
             return True
         # A proposer that took longer than estimated will do so again.
         slowdown = (
-            max(1.0, self.seconds_used / self._seconds_expected) if self._seconds_expected else 1.0
+            max(1.0, self.seconds_used / self.seconds_expected) if self.seconds_expected else 1.0
         )
         return self.seconds_used + seconds * slowdown <= self.share * budget
 
@@ -91,7 +92,7 @@ class ProposerBudget:
         try:
             yield
         finally:
-            self._seconds_expected += seconds
+            self.seconds_expected += seconds
             self.seconds_used += time.perf_counter() - started
 
 

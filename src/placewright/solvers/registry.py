@@ -18,6 +18,7 @@ from placewright.solvers.exact.lns import LNS
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.expert import Expert
 from placewright.solvers.heft import HEFT
+from placewright.solvers.islands import Islands
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
@@ -87,6 +88,7 @@ METHODS = MethodRegistry(
         "baselines": Baselines,
         "annealing": Annealing,
         "auto": Auto,
+        "islands": Islands,
         "exact": Exact,
         "lns": LNS,
         "local-search": LocalSearch,
@@ -99,7 +101,7 @@ METHODS = MethodRegistry(
 
 SEARCHES = frozenset(
     {
-        *("auto", "annealing", "local-search", "genetic", "cross-entropy"),
+        *("auto", "islands", "annealing", "local-search", "genetic", "cross-entropy"),
         *("order-search", "exact", "lns"),
     }
 )

@@ -74,7 +74,7 @@ def solve(
     cautious: bool = True,
     workers: Workers | str | int | None = None,
 ) -> Result | WorkloadResult:
-    """Find a plan. This is what `placewright place` does.
+    """Find a plan. This is what `placewright place --fresh` does: no stored plan is read.
 
     The same problem, solver, seed, warm start and number of evaluations give the same plan.
 

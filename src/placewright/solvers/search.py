@@ -112,12 +112,14 @@ class Search:
         """(evaluations, seconds, best objective) each time the best improved."""
         self.proven_bound: Bound | None = None
         """The best bound that a solver has proven."""
+        self.earlier_seconds = 0.0
+        """Seconds that earlier processes spent on the same search."""
         self._started = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Seconds since the search began."""
-        return time.perf_counter() - self._started
+        return self.earlier_seconds + time.perf_counter() - self._started
 
     @property
     def over(self) -> bool:
@@ -128,6 +130,24 @@ class Search:
     def top_plans(self) -> list[Candidate]:
         """The best few plans, best first; they differ in more than their order of ops."""
         return self._best_plans.best_first()
+
+    @property
+    def found_order(self) -> list[Candidate]:
+        """The best few plans in the order in which they were found."""
+        return self._best_plans.in_order()
+
+    @property
+    def own_bound(self) -> Bound | None:
+        """The problem's own bound, if it has been computed."""
+        return self._own_bound if self.bound_known else None
+
+    def restore_bounds(
+        self, best_plans: BestPlans, own_bound: Bound | None, proven_bound: Bound | None
+    ) -> None:
+        """Take the best few plans and the bounds of a snapshot (`search_snapshot.py`)."""
+        self._best_plans, self.proven_bound = best_plans, proven_bound
+        if own_bound is not None:
+            self.__dict__["_own_bound"] = own_bound
 
     @property
     def bound(self) -> Bound:

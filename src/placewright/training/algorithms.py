@@ -40,7 +40,35 @@ class Regularization:
 
 
 class Algorithm(Protocol):
-    """Updates a policy from episodes."""
+    """Updates a policy from episodes: one or several optimizer steps on a loss."""
+
+    @property
+    def epochs(self) -> int:
+        """The largest number of optimizer steps on the same episodes."""
+        ...
+
+    def loss(
+        self,
+        policy: Policy,
+        problem: Problem,
+        episodes: Episodes,
+        advantage: NDArray[np.float64],
+        regularization: Regularization,
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """The loss of episodes under the policy as it is now, with gradients.
+
+        Args:
+            advantage: Episodes × steps: one for all decisions of an episode, or one for each.
+
+        Returns:
+            The loss, and figures to be logged: means over episodes, such as each head's entropy as
+            a share.
+        """
+        ...
+
+    def ends_before(self, epoch: int, figures: dict[str, float]) -> bool:
+        """Whether there is no step in this epoch, by the figures of its loss."""
+        ...
 
     def update(
         self,
@@ -53,21 +81,17 @@ class Algorithm(Protocol):
     ) -> dict[str, float]:
         """Update the policy.
 
-        Args:
-            advantage: Episodes × steps: one for all decisions of an episode, or one for each.
-
         Returns:
-            Figures to be logged: the gradient's norm, and each head's entropy as a share.
+            The gradient's norm and the loss's figures, of the last step.
         """
         ...
 
 
-@dataclass(frozen=True)
-class Reinforce:
-    """Williams 1992: a step along advantage × gradient of the log-probability of the actions."""
+class OptimizerSteps:
+    """Base of algorithms: optimizer steps on the loss of all episodes together."""
 
     def update(
-        self,
+        self: Algorithm,
         policy: Policy,
         problem: Problem,
         episodes: Episodes,
@@ -75,6 +99,35 @@ class Reinforce:
         optimizer: torch.optim.Optimizer,
         regularization: Regularization,
     ) -> dict[str, float]:
+        stats: dict[str, float] = {}
+        for epoch in range(self.epochs):
+            loss, figures = self.loss(policy, problem, episodes, advantage, regularization)
+            if self.ends_before(epoch, figures):
+                break
+            norm = optimizer_step(policy, optimizer, loss, regularization.max_grad_norm)
+            stats = {"gradient": norm, **figures}
+        return stats
+
+
+@dataclass(frozen=True)
+class Reinforce(OptimizerSteps):
+    """Williams 1992: a step along advantage × gradient of the log-probability of the actions."""
+
+    @property
+    def epochs(self) -> int:
+        return 1
+
+    def ends_before(self, epoch: int, figures: dict[str, float]) -> bool:
+        return False
+
+    def loss(
+        self,
+        policy: Policy,
+        problem: Problem,
+        episodes: Episodes,
+        advantage: NDArray[np.float64],
+        regularization: Regularization,
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         scores = policy.score(problem, episodes, regularization.imitation_target)
         credit = _credit(advantage, scores)
         loss = -(credit * scores.log_prob).sum(dim=1).mean() + _value_loss(scores, advantage)
@@ -83,14 +136,11 @@ class Reinforce:
             + _entropy_loss(scores, regularization)
             + _self_imitation_loss(policy, problem, scores, regularization)
         )
-        return {
-            "gradient": optimizer_step(policy, optimizer, loss, regularization.max_grad_norm),
-            **_entropy_shares(scores),
-        }
+        return loss, _entropy_shares(scores)
 
 
 @dataclass(frozen=True)
-class PPO:
+class PPO(OptimizerSteps):
     """Schulman et al. 2017: several steps on the same episodes, none of them too far.
 
     The ratio is clipped for each decision, since the ratio of a whole plan of thousands of them
@@ -106,39 +156,31 @@ class PPO:
     clip_ratio: float = 0.2
     max_kl: float = 1.0
 
-    def update(
+    def ends_before(self, epoch: int, figures: dict[str, float]) -> bool:
+        return epoch > 0 and figures["kl"] > self.max_kl
+
+    def loss(
         self,
         policy: Policy,
         problem: Problem,
         episodes: Episodes,
         advantage: NDArray[np.float64],
-        optimizer: torch.optim.Optimizer,
         regularization: Regularization,
-    ) -> dict[str, float]:
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         import torch
 
-        stats: dict[str, float] = {}
-        for epoch in range(self.epochs):
-            scores = policy.score(problem, episodes, regularization.imitation_target)
-            old_log_prob = torch.as_tensor(episodes.log_prob, device=scores.log_prob.device)
-            log_ratio = scores.log_prob - old_log_prob
-            kl = float(
-                (log_ratio.exp() - 1 - log_ratio).sum(dim=1).mean().detach()
-            )  # Schulman 2020
-            if epoch and kl > self.max_kl:
-                break
-            credit, ratio = _credit(advantage, scores), log_ratio.exp()
-            clipped_ratio = ratio.clamp(1 - self.clip_ratio, 1 + self.clip_ratio)
-            # Decisions that were not sampled have ratio 1: they add a constant.
-            gain = torch.minimum(ratio * credit, clipped_ratio * credit).sum(dim=1).mean()
-            penalty = _entropy_loss(scores, regularization)
-            penalty = penalty + _self_imitation_loss(policy, problem, scores, regularization)
-            loss = (penalty - gain) / max(scores.mean_decisions, 1.0) + _value_loss(
-                scores, advantage
-            )
-            norm = optimizer_step(policy, optimizer, loss, regularization.max_grad_norm)
-            stats = {"gradient": norm, "kl": kl, **_entropy_shares(scores)}
-        return stats
+        scores = policy.score(problem, episodes, regularization.imitation_target)
+        old_log_prob = torch.as_tensor(episodes.log_prob, device=scores.log_prob.device)
+        log_ratio = scores.log_prob - old_log_prob
+        kl = float((log_ratio.exp() - 1 - log_ratio).sum(dim=1).mean().detach())  # Schulman 2020
+        credit, ratio = _credit(advantage, scores), log_ratio.exp()
+        clipped_ratio = ratio.clamp(1 - self.clip_ratio, 1 + self.clip_ratio)
+        # Decisions that were not sampled have ratio 1: they add a constant.
+        gain = torch.minimum(ratio * credit, clipped_ratio * credit).sum(dim=1).mean()
+        penalty = _entropy_loss(scores, regularization)
+        penalty = penalty + _self_imitation_loss(policy, problem, scores, regularization)
+        loss = (penalty - gain) / max(scores.mean_decisions, 1.0) + _value_loss(scores, advantage)
+        return loss, {"kl": kl, **_entropy_shares(scores)}
 
 
 def _credit(advantage: NDArray[np.float64], scores: Scores) -> torch.Tensor:
@@ -205,10 +247,15 @@ def optimizer_step(
     Returns:
         The norm of all gradients together, before it was clipped.
     """
-    import torch
-
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
+    return clipped_step(policy, optimizer, max_grad_norm)
+
+
+def clipped_step(policy: Policy, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> float:
+    """Clip the gradients that the parameters have and take one step; see `optimizer_step`."""
+    import torch
+
     max_norm = max_grad_norm if max_grad_norm > 0 else float("inf")
     norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm))
     if np.isfinite(norm):
@@ -226,3 +273,27 @@ def _entropy_shares(scores: Scores) -> dict[str, float]:
     return {
         f"entropy/{head.name}": float(head.normalised_entropy.detach()) for head in scores.heads
     }
+
+
+def loss_terms(
+    policy: Policy,
+    problem: Problem,
+    episodes: Episodes,
+    advantage: NDArray[np.float64],
+    regularization: Regularization,
+) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, float]]:
+    """REINFORCE's loss in two terms: of rewards, and of entropy and self-imitation, if it has any.
+
+    Returns:
+        Both, and each head's entropy as a share.
+    """
+    scores = policy.score(problem, episodes, regularization.imitation_target)
+    rewards = -(_credit(advantage, scores) * scores.log_prob).sum(dim=1).mean()
+    others = _entropy_loss(scores, regularization)
+    others = others + _self_imitation_loss(policy, problem, scores, regularization)
+    no_others = isinstance(others, float)
+    return (
+        rewards + _value_loss(scores, advantage),
+        None if no_others else others,
+        _entropy_shares(scores),
+    )

@@ -20,7 +20,7 @@ from placewright.files.header import body, make_header
 from placewright.outcome import Outcome
 from placewright.policies import Episodes, Policy
 from placewright.policies.tensor_files import load_with_tensors, save_with_tensors
-from placewright.training.trainer import EpisodeBatch, UpdateLog
+from placewright.training.updates import EpisodeBatch, UpdateLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -223,6 +223,7 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
         "recipe": trainer.recipe.name,
         "settings": hashlib.blake2b(repr(trainer.recipe).encode(), digest_size=8).hexdigest(),
         "seed": trainer.seed,
+        **trainer.mode,
         "graphs": [
             f"{environment.problem.graph.fingerprint} on {environment.problem.cluster.fingerprint}"
             for environment in trainer.environments

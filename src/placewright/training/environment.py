@@ -6,6 +6,7 @@ It counts the plans that it judges and keeps the best one.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,37 @@ def serial_seconds(problem: Problem) -> float:
 def best_plan(outcome: Outcome) -> int:
     """The plan with the least overflow, and of those the fastest."""
     return int(np.lexsort((outcome.seconds, outcome.overflow))[0])
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedPlans:
+    """Plans × ops as they were judged, and their outcome.
+
+    Args:
+        priority, fusion: Plans × ops: those that the plans were judged with, if any.
+    """
+
+    placements: NDArray[np.int32]
+    outcome: Outcome
+    priority: NDArray[np.float64] | None = None
+    fusion: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class PlanSimulation:
+    """How an environment judges plans by the simulator: pure, so that any process can do it."""
+
+    def judge(
+        self,
+        problem: Problem,
+        placements: NDArray[np.int32],
+        priority: NDArray[np.float64] | None = None,
+        fusion: NDArray[np.int32] | None = None,
+        threads: int = 1,
+    ) -> JudgedPlans:
+        """Judge plans × ops; nothing is counted."""
+        outcome = simulate_plans(problem, placements, priority, fusion, threads)
+        return JudgedPlans(placements, outcome, priority, fusion)
 
 
 class Environment:
@@ -104,6 +136,11 @@ class Environment:
         """Whether plans may be judged on another thread while the policy learns."""
         return False
 
+    @property
+    def simulation(self) -> PlanSimulation | None:
+        """How the simulator judges plans; None where plans are measured, on this machine alone."""
+        return PlanSimulation() if self.measure is simulate_plans else None
+
     def judge(
         self,
         placements: NDArray[np.int32],
@@ -115,12 +152,18 @@ class Environment:
         priorities = () if priority is None else (priority,)
         fused = {} if fusion is None else {"fusion": fusion}
         outcome = self.measure(self.problem, placements, *priorities, **fused)
+        return self.record(JudgedPlans(placements, outcome, priority, fusion), found_by)
+
+    def record(self, plans: JudgedPlans, found_by: str) -> Outcome:
+        """Count plans that were judged, here or elsewhere, and keep the best."""
+        outcome = plans.outcome
         count = len(outcome.seconds)
         if count:
             best = best_plan(outcome)
             key = (float(outcome.overflow[best]), float(outcome.seconds[best]))
             if key < self.best_key and np.isfinite(key[1]):
-                self.best_placement = placements[best].copy()
+                priority, fusion = plans.priority, plans.fusion
+                self.best_placement = plans.placements[best].copy()
                 self.best_key, self.found_by = key, found_by
                 self.best_priority = None if priority is None else priority[best].copy()
                 self.best_fusion = None if fusion is None else fusion[best].copy()

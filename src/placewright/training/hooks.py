@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from placewright.training.sampling import EpisodeRequest, episode_seed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,11 +56,19 @@ class TrainerHooks:
         start = trainer.updates * count
         return [(start + offset) % len(trainer.environments) for offset in range(count)]
 
-    def sample(self, trainer: Trainer, indices: list[int], noise: float) -> list[Episodes]:
-        """Sample the episodes of these problems."""
-        problems = [trainer.environments[index].problem for index in indices]
-        seeds = [_sampling_seed(trainer, position) for position in range(len(indices))]
-        return trainer.policy.act_all(problems, trainer.recipe.episodes, seeds, noise=noise)
+    def requests(self, trainer: Trainer, indices: list[int], noise: float) -> list[EpisodeRequest]:
+        """The episodes to sample of these problems; none ends training."""
+        return [
+            EpisodeRequest(
+                trainer.recipe.episodes,
+                episode_seed(trainer.seed, trainer.updates, *([position] if position else [])),
+                noise,
+                trainer.policy.initial_decisions(
+                    trainer.environments[index].problem, trainer.recipe.episodes
+                ),
+            )
+            for position, index in enumerate(indices)
+        ]
 
     def on_outcome(
         self, trainer: Trainer, index: int, episodes: Episodes, outcome: Outcome
@@ -91,8 +99,3 @@ class TrainerHooks:
         self, trainer: Trainer, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> None:
         """Continue from what `state` and `arrays` returned."""
-
-
-def _sampling_seed(trainer: Trainer, position: int) -> int:
-    entropy = [trainer.seed, trainer.updates, *([position] if position else [])]
-    return int(np.random.SeedSequence(entropy).generate_state(1)[0])

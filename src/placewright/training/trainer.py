@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.training.algorithms import Regularization, set_learning_rate
+from placewright.training.algorithms import set_learning_rate
 from placewright.training.clock import SimulatorClock
+from placewright.training.credit import advantages_of
 from placewright.training.environment import best_plan
+from placewright.training.micro_batches import MicroBatches, check_cpu
 from placewright.training.multi_graph import (
     MultiGraphEpisodes,
     MultiGraphPolicy,
     pad_columns,
 )
-from placewright.training.rewards import step_returns
+from placewright.training.sampling import sample_all
 from placewright.training.threads import torch_threads
+from placewright.training.updates import LEARNED, EpisodeBatch, UpdateLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,58 +33,12 @@ if TYPE_CHECKING:
     from placewright.outcome import Outcome
     from placewright.policies import Episodes, Policy
     from placewright.problem import Problem
-    from placewright.training.environment import Environment
+    from placewright.training.environment import Environment, JudgedPlans
     from placewright.training.recipes.base import Recipe
+    from placewright.workers import Workers
 
 SAMPLED = "sampled"
 """What found a plan: the policy sampled it."""
-LEARNED = "reinforcement"
-"""The phase of updates that learn from rewards."""
-
-
-@dataclass(frozen=True)
-class UpdateLog:
-    """Figures of one update, for one problem; not a number where an update has none.
-
-    Args:
-        plans: Plans judged so far.
-        best: The best objective so far of the problem, whether or not the plan fits.
-        mean: The mean objective of the plans that were sampled.
-        greedy: The objective of the argmax plan after the update.
-        entropy: The entropy of the decisions as a share of a uniform choice's, the heads' mean.
-        infeasible: The share of the sampled plans that do not fit.
-        gradient: The norm of the gradient.
-        rate: The learning rate.
-        problem: The index of the problem.
-        phase: `reinforcement`, or the name of a phase before it.
-        stats: Further figures of the algorithm.
-    """
-
-    update: int
-    plans: int
-    best: float
-    mean: float
-    greedy: float
-    entropy: float
-    infeasible: float
-    gradient: float
-    rate: float
-    problem: int = 0
-    phase: str = LEARNED
-    stats: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class EpisodeBatch:
-    """The episodes of one update and their outcomes, problem by problem."""
-
-    indices: list[int]
-    episodes: list[Episodes]
-    outcomes: list[Outcome | Future[Outcome]]
-
-    def judged(self) -> list[Outcome]:
-        """The outcomes, once all plans are judged."""
-        return [item.result() if isinstance(item, Future) else item for item in self.outcomes]
 
 
 class Trainer:
@@ -91,12 +48,18 @@ class Trainer:
     on the seed and the update's number alone. Schedules go by the share of the budget used, of that
     limit which is nearest.
 
+    With workers, or a size of micro-batches, an update samples, judges and learns in micro-batches,
+    whose gradients are added in their order. Its results depend on their size, and neither on the
+    number nor on the kind of workers; they are not those of whole batches.
+
     Args:
         max_evaluations: Plans to judge, all problems together; None for no limit.
         policy: A policy to continue with; a fresh one for the first problem by default.
         device: Where the policy computes: `cpu`, `cuda`, or `auto` for a GPU if there is one.
         max_updates: Updates to make; None for no limit.
         max_seconds: Seconds to train; None for no limit.
+        workers: Where micro-batches are computed; in this process by default.
+        micro_batch: Episodes of a micro-batch; with workers an eighth of an update by default.
     """
 
     def __init__(
@@ -109,6 +72,8 @@ class Trainer:
         device: str = "auto",
         max_updates: int | None = None,
         max_seconds: float | None = None,
+        workers: Workers | None = None,
+        micro_batch: int | None = None,
     ) -> None:
         import torch
 
@@ -117,6 +82,9 @@ class Trainer:
         self.max_seconds = max_seconds
         with torch_threads():
             fresh = policy or recipe.policy_config.build(self.environments[0].problem, seed)
+            self.micro_batches = MicroBatches.of(recipe, fresh, workers, micro_batch)
+            if self.micro_batches is not None:
+                device = check_cpu(device)
             if device == "auto":
                 device = "cuda" if torch.cuda.is_available() else "cpu"
             self.policy: Policy = fresh.to(device)  # type: ignore[attr-defined]
@@ -157,6 +125,12 @@ class Trainer:
             shares.append(self.seconds / self.max_seconds)
         return min(max(shares), 1.0)
 
+    @property
+    def mode(self) -> dict[str, Any]:
+        """How updates are computed, as plain data, as far as it changes the results."""
+        size = None if self.micro_batches is None else self.micro_batches.size
+        return {"micro_batch": size, "asynchronous": None}
+
     def run(self, on_update: Callable[[Trainer], bool] | None = None, threads: int = 1) -> None:
         """Train until the budget is used.
 
@@ -175,9 +149,7 @@ class Trainer:
 
     def update(self) -> None:
         """Sample plans, judge them, learn from them, and judge the argmax plan."""
-        if (self.max_updates is not None and self.updates >= self.max_updates) or (
-            self.max_seconds is not None and self.seconds >= self.max_seconds
-        ):
+        if self._is_over():
             self.finished = True
             return
         progress = self.progress
@@ -258,19 +230,32 @@ class Trainer:
             )
         )
 
+    def _is_over(self) -> bool:
+        """Whether all updates are made, or the time is over."""
+        return (self.max_updates is not None and self.updates >= self.max_updates) or (
+            self.max_seconds is not None and self.seconds >= self.max_seconds
+        )
+
     def _collect(self, progress: float) -> EpisodeBatch | None:
         """Sample episodes and judge them; None if the budget does not allow them."""
         indices = self.hooks.next_problems(self)
-        batches = self.hooks.sample(self, indices, self.recipe.logit_noise(progress))
+        requests = self.hooks.requests(self, indices, self.recipe.logit_noise(progress))
         if self.finished:
             return None
+        problems = [self.environments[index].problem for index in indices]
+        judged: list[JudgedPlans | None] = [None] * len(indices)
+        if self.micro_batches is None:
+            batches = sample_all(self.policy, problems, requests)
+        else:
+            batches, judged = self.micro_batches.sample(self, indices, requests)
         outcomes: list[Outcome | Future[Outcome]] = []
-        for index, episodes in zip(indices, batches, strict=True):
+        for index, episodes, plans in zip(indices, batches, judged, strict=True):
             outcome: Outcome | Future[Outcome] | None
-            if self.hooks.overlap and self.environments[index].in_background:
+            background = self.hooks.overlap and self.environments[index].in_background
+            if background and plans is None:
                 outcome = self._submit(index, episodes)
             else:
-                outcome = self._judge_episodes(index, episodes, SAMPLED)
+                outcome = self._judge_episodes(index, episodes, SAMPLED, plans)
             if outcome is None:
                 return None
             outcomes.append(outcome)
@@ -280,8 +265,22 @@ class Trainer:
         recipe, indices, outcomes = self.recipe, batch.indices, batch.judged()
         learning_rate = recipe.learning_rate(progress)
         credits = [
-            self._credit(*judged, progress)
-            for judged in zip(indices, batch.episodes, outcomes, strict=True)
+            advantages_of(
+                recipe,
+                self.baseline,
+                self.policy,
+                environment.problem,
+                environment.reference_seconds,
+                episodes,
+                outcome,
+                progress,
+            )
+            for environment, episodes, outcome in zip(
+                [self.environments[index] for index in indices],
+                batch.episodes,
+                outcomes,
+                strict=True,
+            )
         ]
         set_learning_rate(self.optimizer, learning_rate)
         stats: dict[str, float] = {}
@@ -294,35 +293,29 @@ class Trainer:
         greedy = [math.nan] * len(indices)
         if recipe.greedy_every and self.updates % recipe.greedy_every == 0:
             greedy = self.hooks.greedy_values(self, indices)
-        shares = [value for name, value in stats.items() if name.startswith("entropy/")]
-        entropy = float(np.mean(shares)) if shares else math.nan
         for index, outcome, value in zip(indices, outcomes, greedy, strict=True):
-            finite = outcome.seconds[np.isfinite(outcome.seconds)]
-            self.log_update(
-                index,
-                LEARNED,
-                stats,
-                learning_rate,
-                mean=float(finite.mean()) if len(finite) else math.nan,
-                greedy=value if math.isfinite(value) else math.nan,
-                entropy=entropy,
-                infeasible=float(1 - outcome.feasible.mean()),
-            )
+            self.log_outcome(index, outcome, stats, learning_rate, value)
 
-    def _credit(
-        self, index: int, episodes: Episodes, outcome: Outcome, progress: float
-    ) -> tuple[NDArray[np.float64], bool]:
-        """Episodes × steps: advantages; and whether any episode is learned from."""
-        recipe, environment = self.recipe, self.environments[index]
-        reward = recipe.reward(outcome, environment.reference_seconds)
-        credit = step_returns(reward, episodes.episode_of, len(episodes), recipe.discount)
-        last_step = len(outcome.seconds) // len(episodes) - 1
-        included = np.ones(len(episodes), dtype=bool)
-        if progress >= recipe.drop_infeasible_after and recipe.drop_infeasible_after < 1:
-            included = outcome.feasible.reshape(len(episodes), -1)[:, last_step]
-        graph = environment.problem.graph.fingerprint
-        starts = self.policy.start_groups(episodes)
-        return self.baseline.advantage(credit, included, graph, starts), bool(included.any())
+    def log_outcome(
+        self, index: int, outcome: Outcome, stats: dict[str, float], rate: float, greedy: float
+    ) -> None:
+        """Add a row of an update that learned from rewards to the log.
+
+        Args:
+            greedy: The objective of the argmax plan; not finite if there is none.
+        """
+        shares = [value for name, value in stats.items() if name.startswith("entropy/")]
+        finite = outcome.seconds[np.isfinite(outcome.seconds)]
+        self.log_update(
+            index,
+            LEARNED,
+            stats,
+            rate,
+            mean=float(finite.mean()) if len(finite) else math.nan,
+            greedy=greedy if math.isfinite(greedy) else math.nan,
+            entropy=float(np.mean(shares)) if shares else math.nan,
+            infeasible=float(1 - outcome.feasible.mean()),
+        )
 
     def _learn(
         self,
@@ -333,31 +326,37 @@ class Trainer:
     ) -> dict[str, float]:
         recipe, policy = self.recipe, self.policy
         problems = [self.environments[index].problem for index in indices]
+        regularization = recipe.regularization(progress, self.best_episodes.get(indices[0]))
+        if self.micro_batches is not None:
+            return self.micro_batches.learn(self, indices, batches, advantages, regularization)
         episodes, advantage = batches[0], advantages[0]
-        best_episode = self.best_episodes.get(indices[0])
         if len(indices) > 1:
             policy = MultiGraphPolicy(policy, problems)  # type: ignore[assignment]
             episodes = MultiGraphEpisodes.of(batches)
             advantage = np.concatenate(pad_columns(advantages))
             best_episode = MultiGraphEpisodes.of([self.best_episodes[index] for index in indices])
-        regularization = Regularization(
-            recipe.entropy_bonus(progress),
-            recipe.entropy_floor(progress),
-            recipe.max_grad_norm,
-            recipe.self_imitation(progress),
-            best_episode,
-        )
+            regularization = replace(regularization, best_episode=best_episode)
         return recipe.algorithm.update(
             policy, problems[0], episodes, advantage, self.optimizer, regularization
         )
 
-    def _judge_episodes(self, index: int, episodes: Episodes, found_by: str) -> Outcome | None:
-        """See `judge`; the episode of the best plan is kept for self-imitation."""
+    def _judge_episodes(
+        self, index: int, episodes: Episodes, found_by: str, judged: JudgedPlans | None = None
+    ) -> Outcome | None:
+        """See `judge`; the episode of the best plan is kept for self-imitation.
+
+        Args:
+            judged: The episodes' plans, if a worker has judged them.
+        """
         environment = self.environments[index]
         previous_key = environment.best_key
-        outcome = self.judge(
-            index, episodes.placements, found_by, episodes.priority, episodes.fusion
-        )
+        if judged is None:
+            outcome = self.judge(
+                index, episodes.placements, found_by, episodes.priority, episodes.fusion
+            )
+        else:
+            allowed = self._allows(len(judged.placements))
+            outcome = environment.record(judged, found_by) if allowed else None
         if outcome is not None and environment.best_key < previous_key:
             best = int(episodes.episode_of[best_plan(outcome)])
             self.best_episodes[index] = self.policy.select(episodes, best)

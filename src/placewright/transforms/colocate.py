@@ -30,28 +30,28 @@ def by_colocation(problem: Problem, count: int | None = None) -> Grouping:
             their forward ops.
     """
     graph, a = problem.graph, problem.arrays
-    sets = _join_with_forward(problem)
+    sets = join_with_forward(problem)
     for position, op in enumerate(graph.ops):
         if (
             a.scheduled[position]
             and op.phase == "forward"
-            and len(_reader_ops(graph, position)) == 1
+            and len(reader_ops(graph, position)) == 1
         ):
-            (reader,) = _reader_ops(graph, position)
+            (reader,) = reader_ops(graph, position)
             if graph.ops[reader].phase == "forward":
                 sets.merge(position, reader)
     grouping = Grouping.of("colocation", problem, [sets.find(op) for op in range(len(graph))])
-    return grouping if count is None else _merge_to_count(problem, grouping, count)
+    return grouping if count is None else merge_to_count(problem, grouping, count)
 
 
 def by_forward(problem: Problem) -> Grouping:
     """Each forward op with its weights, gradient ops and updates: one decision of a policy each."""
-    sets = _join_with_forward(problem)
+    sets = join_with_forward(problem)
     labels = [sets.find(op) for op in range(len(problem.graph))]
     return Grouping.of("forward", problem, labels)
 
 
-def _join_with_forward(problem: Problem) -> DisjointSets:
+def join_with_forward(problem: Problem) -> DisjointSets:
     """Gradient ops with forward ops, weights with first readers, updates with weights, units."""
     graph, a = problem.graph, problem.arrays
     sets = DisjointSets(len(graph))
@@ -59,7 +59,7 @@ def _join_with_forward(problem: Problem) -> DisjointSets:
         if forward_op is not None:
             sets.merge(forward_op, position)
     for position in range(len(graph)):
-        readers = _reader_ops(graph, position)
+        readers = reader_ops(graph, position)
         if a.is_weight[position] and readers:
             sets.merge(position, min(readers))
             for reader in readers:
@@ -70,13 +70,13 @@ def _join_with_forward(problem: Problem) -> DisjointSets:
     return sets
 
 
-def _reader_ops(graph: Graph, position: int) -> set[int]:
+def reader_ops(graph: Graph, position: int) -> set[int]:
     """The ops that read any output of an op."""
     tensors = [(position, output) for output in range(len(graph.ops[position].outputs))]
     return {reader for tensor in tensors for reader in graph.readers.get(tensor, ())}
 
 
-def _merge_to_count(problem: Problem, grouping: Grouping, count: int) -> Grouping:
+def merge_to_count(problem: Problem, grouping: Grouping, count: int) -> Grouping:
     """At most `count` groups, by heavy edges between forward ops.
 
     Where the groups are not convex even among forward ops, segments of equal work.

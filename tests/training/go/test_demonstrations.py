@@ -7,11 +7,13 @@ import pytest
 
 from placewright import judge
 from placewright.errors import FileError
+from placewright.workers import open_workers
 
 torch = pytest.importorskip("torch")
 
 from placewright.training.go.demonstrations import (  # noqa: E402
     DemonstrationTask,
+    MakeDemonstrations,
     graph_file,
     read_demonstrations,
     read_records,
@@ -48,3 +50,13 @@ def test_a_folders_graph_takes_the_zoos_place(tmp_path):
 
     files.save(zoo.load("branches:modules=2"), graph_file("branches:modules=1", tmp_path))
     assert len(TASKS[0].problem(tmp_path).graph) > len(TASKS[0].problem().graph)
+
+
+def test_workers_make_the_demonstrations_of_this_process():
+    label = MakeDemonstrations((20,), 1e4, 60.0, min_evaluations=50, max_evaluations=80)
+
+    def plans(lines):
+        return [{**line, "seconds": 0} for line in lines]
+
+    with open_workers("threads:2") as workers:
+        assert plans(workers.map(label, TASKS)) == plans(label(None, TASKS))

@@ -70,6 +70,7 @@ def execute_plan(
         ),
     ] = None,
     json: options.Json = False,
+    store: options.StoreLocation = None,
 ) -> None:
     """Run a plan on this machine's devices, and time its steps; under torchrun on several hosts."""
     from placewright.cli.model_loading import check_training, parse_spec, training_mode
@@ -87,12 +88,17 @@ def execute_plan(
     )
     from placewright.runtime.distributed.rank_model import RankOptions
     from placewright.runtime.executor import Executor
-    from placewright.runtime.meter import WARMUP_STEPS, load_model, time_steps
+    from placewright.runtime.machine import this_machine
+    from placewright.runtime.meter import WARMUP_STEPS, time_steps
     from placewright.runtime.program import program as torch_program
+    from placewright.runtime.sample_model import load_model
     from placewright.runtime.verification import verify as check
+    from placewright.store import open_store
+    from placewright.store.measured_plans import store_measurement
     from placewright.units import format_bytes, format_percent, format_seconds
 
     torch_devices = parse_device_map(device_map)
+    plan_store = open_store(store)
     rank_options = RankOptions(parse_rank_map(rank_map))
     is_on_ranks = is_launched()
     if is_on_ranks and verify:
@@ -149,6 +155,9 @@ def execute_plan(
         with Progress("running"), Executor(program, built, loaded_plan, torch_devices) as run:
             measured = time_steps(run, args, kwargs, total, dropped, in_flight)
             issued = run.issue_mode
+        if in_flight == 1:
+            figures = this_machine().key, measured.seconds, measured.spread
+            store_measurement(plan_store, model, loaded_plan, *figures)
     metric = "step time" if in_flight == 1 else "period"
     data |= {metric.replace(" ", "_"): measured.seconds, "spread": measured.spread, "steps": steps}
     predicted = ""

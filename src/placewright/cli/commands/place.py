@@ -1,8 +1,9 @@
 """`placewright place`: finds a plan for a model on a cluster."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,9 +23,6 @@ from placewright.cli.progress import Progress
 from placewright.cli.workload_commands import place_workload
 from placewright.cli.workloads import names_workload
 from placewright.errors import ConfigError
-
-if TYPE_CHECKING:
-    from placewright.solvers import Solver
 
 
 @with_problem_options
@@ -59,11 +57,32 @@ def place_model(
             rich_help_panel=panels.SEARCH,
         ),
     ] = None,
+    islands: Annotated[
+        int | None,
+        typer.Option(
+            "--islands",
+            metavar="K",
+            min=1,
+            help="(auto only) Run K searches side by side, which exchange their best plans.",
+            rich_help_panel=panels.SEARCH,
+        ),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            metavar="FILE",
+            help="(auto and islands) Write each finished round and measured plan to FILE; the "
+            "same command goes on from there if it was stopped.",
+            rich_help_panel=panels.RUN,
+        ),
+    ] = None,
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
     workers: options.WorkersOption = None,
     warm_start: options.WarmStart = None,
+    fresh: options.Fresh = False,
     robust: options.Robust = False,
     cost_trials: options.CostTrials = None,
     cost_noise: options.CostNoise = None,
@@ -99,25 +118,36 @@ def place_model(
     trace: options.Trace = None,
     report: options.Report = None,
     json: options.Json = False,
+    store: options.StoreLocation = None,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
     from placewright import explanations, solvers
     from placewright.cli.render import json_output, measured, robustness, tables
     from placewright.cli.render.explanation import explanation_data, reason_lines
     from placewright.cli.render.text import INTERRUPTED_STATUS
+    from placewright.files.journal import Journal
+    from placewright.store import open_store
+    from placewright.store.search_start import find_start, store_result
 
     check_writable(output, trace, report)
     check_json(output, "a result")
+    plan_store = open_store(store)
+    # A journal is of one run: what the store has by now must not change what is in it.
+    has_own_start = warm_start is not None or journal is not None
+    is_fresh = fresh or has_own_start or method not in solvers.SEARCHES
     robust_choice = robustness.robust_selection(robust, cost_trials, cost_noise, seed)
     if names_workload(problem_options):
-        if any(value is not None for value in (trace, measure, robust_choice, workers)):
+        single = (trace, measure, robust_choice, workers, islands, journal)
+        if any(option is not None for option in single):
             raise ConfigError(
-                "--trace, --measure, --robust and --workers are for one problem: a workload has "
-                "several calls"
+                "--trace, --measure, --robust, --workers, --islands and --journal are for one "
+                "problem: a workload has several calls"
             )
         solver = _configure(find_method(method), fuse, proposer)
         efforts = (budget, evaluations, seed, warm_start)
-        place_workload(problem_options, solver, *efforts, output, report, json)
+        place_workload(
+            problem_options, solver, *efforts, output, report, json, plan_store, is_fresh
+        )
         return
     if measure is not None and robust_choice is not None:
         raise ConfigError("--measure with --robust: they choose by different rules: give one")
@@ -127,19 +157,28 @@ def place_model(
         None if measure is None else measured.measured_selection(problem_options, measure)
     )
     solver = _configure(find_method(method), fuse, proposer)
+    solver = _on_islands(solver, islands, journal)
     seconds, stop = parse_budget(budget), evaluation_limit(evaluations)
     if seconds is None and stop is None and method in solvers.SEARCHES:
         seconds = parse_budget(solvers.results.DEFAULT_BUDGET)
-    with Progress(f"reading {problem_options.model}") as progress:
+    with (
+        nullcontext() if journal is None else Journal(journal) as open_journal,
+        Progress(f"reading {problem_options.model}") as progress,
+    ):
+        if open_journal is not None:
+            solver = replace(solver, journal=open_journal)
+            if measured_choice is not None:
+                measured_choice.meter.journal = open_journal
         problem = problem_options.problem()
         start_plan = None if warm_start is None else find_plan(problem, warm_start)[1]
+        start = None if is_fresh else find_start(plan_store, problem, fuse)
         result = solvers.solve(
             problem,
             solver,
             stop,
             seed,
             progress.watch(method),
-            start_plan,
+            start_plan if start is None else start.plan,
             measured_choice or robust_choice,
             budget=seconds,
             keep_interrupted=True,
@@ -152,10 +191,15 @@ def place_model(
         explanation = None
         if explain and not result.interrupted:
             is_chosen = measured_choice is not None or robust_choice is not None
-            if isinstance(solver, solvers.Auto) and not is_chosen:
+            if isinstance(solver, solvers.Auto | solvers.Islands) and not is_chosen:
                 result, explanation = explanations.explain_best(problem, result)
             else:
                 explanation = explanations.explain(problem, result)
+        if start is not None:
+            result = replace(result, notes=(start.text, *result.notes))
+        store_result(plan_store, problem, result, problem_options.model, fuse)
+        if measured_choice is not None:
+            measured.store_measurements(plan_store, measured_choice, problem_options.model)
         comparison = solvers.Comparison(
             problem, (result,), interrupted=result.interrupted, name=problem_options.model
         )
@@ -166,6 +210,7 @@ def place_model(
     ranked = [] if robust_choice is None or result.interrupted else robust_choice.ranked
     if json:
         data: dict[str, Any] = json_output.answer_data(comparison)
+        data["start"] = None if start is None else start.data
         if explanation is not None:
             data["why"] = explanation_data(problem, explanation)
         if robust_choice is not None and ranked:
@@ -195,10 +240,14 @@ def _with_measured_costs(problem_options: ProblemOptions) -> ProblemOptions:
     return problem_options
 
 
-def _configure(solver: "Solver", fuse: bool, proposer: str | None) -> "Solver":
+def _configure(solver: "Any", fuse: bool, proposer: str | None) -> "Any":
     """The solver with the options that `auto` alone has."""
-    from placewright.solvers import Auto
+    from placewright.solvers import Auto, Islands
 
+    if isinstance(solver, Islands):
+        return replace(
+            solver, autos=tuple(_configure(auto, fuse, proposer) for auto in solver.autos)
+        )
     if fuse:
         if not isinstance(solver, Auto):
             raise ConfigError(f"--fuse with method {solver.name!r}: only auto fuses ops")
@@ -210,3 +259,17 @@ def _configure(solver: "Solver", fuse: bool, proposer: str | None) -> "Solver":
 
         solver = replace(solver, proposers=named(proposer))
     return solver
+
+
+def _on_islands(solver: "Any", count: int | None, journal: Path | None) -> "Any":
+    """The solver on several islands; with a journal `auto` is a single one, in rounds."""
+    from placewright.solvers import Auto, Islands
+
+    if count is None and journal is None:
+        return solver
+    if isinstance(solver, Auto):
+        return Islands(count or 1, (solver,), journal=journal)
+    if not isinstance(solver, Islands):
+        option = "--journal" if count is None else "--islands"
+        raise ConfigError(f"{option} with method {solver.name!r}: only auto runs in rounds")
+    return replace(solver, count=count or solver.count, journal=journal)

@@ -10,6 +10,7 @@ from placewright.units import format_percent, format_seconds
 if TYPE_CHECKING:
     from placewright.cli.problem_options import ProblemOptions
     from placewright.profiling.selection import MeasuredChoice
+    from placewright.store import Store
 
 
 def measured_selection(problem_options: ProblemOptions, count: int) -> MeasuredChoice:
@@ -20,6 +21,19 @@ def measured_selection(problem_options: ProblemOptions, count: int) -> MeasuredC
     model = problem_options.model
     mode = training_mode(model, problem_options.training, problem_options.optimizer)
     return MeasuredChoice(Meter(model, *mode), count)
+
+
+def store_measurements(store: Store, selection: MeasuredChoice, name: str) -> None:
+    """Store what the plans took on this machine."""
+    from placewright.runtime.machine import this_machine
+    from placewright.store.measured_plans import store_measurement
+
+    machine = this_machine().key
+    for each in selection.ranking:
+        measurement = each.measurement
+        store_measurement(
+            store, name, each.candidate.plan, machine, measurement.seconds, measurement.spread
+        )
 
 
 def measured_data(selection: MeasuredChoice) -> list[dict[str, object]]:

@@ -40,7 +40,7 @@ class ColocRLConfig(PolicyConfig):
     """Settings of ColocRL.
 
     Args:
-        grouping: How ops are grouped: `colocation` (the paper's), `coarse` or `module`.
+        grouping: How ops are grouped: `cells` (the paper's), `colocation`, `coarse` or `module`.
         max_groups: Groups are merged until there are no more than this.
         hidden: Size of the LSTMs' states.
         types: Size of a type's learned vector.

@@ -29,18 +29,21 @@ from placewright.policies.policy import (
     PolicyConfig,
     PolicyDefaults,
     Scores,
+    join_plans,
     one_plan_per_episode,
+    take_plans,
 )
 from placewright.policies.seq2seq import Placer, log_prob_and_entropy, uniform_entropy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
 
 NAME = "hierarchical"
+_ROW_ACTIONS = ("group", "group_added")  # by grouping; other actions are by episode
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,10 @@ class HierarchicalConfig(PolicyConfig):
         patches: Whether half of that noise moves a few similar groups and leaves the others alone.
         locality: The initial bias of an op towards one group, in nats; 0 in the paper, where
             initial groups are random.
-        home: That group: by the op's segment (`stretch`) of the graph, or by a grouping rule such
-            as `colocation`.
+        home: That group: by the op's segment (`stretch`) of the graph, at random (`random`), or by
+            a grouping rule such as `colocation`.
+        learn_groups: Whether the grouper learns. If not, it samples groups as it did at first, and
+            the placer alone learns: the control that shows what the grouper's learning gains.
     """
 
     groups: int = 64
@@ -80,6 +85,7 @@ class HierarchicalConfig(PolicyConfig):
     patches: bool = False
     locality: float = 0.0
     home: str = "stretch"
+    learn_groups: bool = True
     OPTIONS: ClassVar = {"groups": "groups", "hidden": "hidden"}
 
     def for_many_graphs(self) -> HierarchicalConfig:
@@ -199,6 +205,8 @@ class Hierarchical(PolicyDefaults, nn.Module):
         }
         rows_of_episodes, group = actions["of"], actions["group"]
         logits = self._grouper_logits(observation).expand(len(group), -1, -1)
+        if not self.config.learn_groups:
+            logits = logits.detach()
         best_actions = (
             {
                 key: torch.as_tensor(best.actions[key], device=torch_device)
@@ -255,6 +263,28 @@ class Hierarchical(PolicyDefaults, nn.Module):
             episodes.log_prob[index : index + 1],
         )
         return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
+
+    @property
+    def tied_episodes(self) -> int:
+        return self.config.placements
+
+    def take(self, episodes: Episodes, first: int, last: int) -> Episodes:
+        row_of = episodes.actions["of"][first:last]
+        rows = slice(int(row_of[0]), int(row_of[-1]) + 1)
+        actions = {
+            name: (values[rows] if name in _ROW_ACTIONS else values[first:last]).copy()
+            for name, values in episodes.actions.items()
+        }
+        return take_plans(episodes, first, last, {**actions, "of": row_of - row_of[0]})
+
+    def join_episodes(self, parts: Sequence[Episodes]) -> Episodes:
+        joined = {
+            name: np.concatenate([part.actions[name] for part in parts])
+            for name in parts[0].actions
+        }
+        rows = np.cumsum([0, *(len(part.actions["group"]) for part in parts[:-1])])
+        row_of = [part.actions["of"] + row for part, row in zip(parts, rows, strict=True)]
+        return join_plans(parts, {**joined, "of": np.concatenate(row_of)})
 
     def _grouper_logits(self, observation: _HierarchicalObservation) -> torch.Tensor:
         """1 × units × groups."""
@@ -356,6 +386,11 @@ def _group_bias(
     if config.home == "stretch":
         centre = (np.arange(config.groups) + 0.5) / config.groups
         return -0.5 * ((units.position[:, None] - centre) * config.groups) ** 2
-    first_op = np.unique(units.grouping.group, return_index=True)[1]
-    group = op_groups.group_ops(problem, config.home, config.groups).group[first_op]
+    if config.home == "random":
+        seed = int(problem.graph.fingerprint[:12], 16)
+        group = np.random.default_rng(seed).integers(config.groups, size=len(units))
+    else:
+        first_op = np.unique(units.grouping.group, return_index=True)[1]
+        rule_group = op_groups.group_ops(problem, config.home, config.groups).group
+        group = rule_group[first_op].astype(np.int64)
     return -1.0 + (group[:, None] == np.arange(config.groups)).astype(np.float64)

@@ -11,6 +11,7 @@ import torch
 
 from placewright.policies import grouping as op_groups
 from placewright.scheduling.reachability import ancestors
+from placewright.transforms import Grouping, topological_positions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
-    from placewright.transforms import Grouping
+
+
+EDGES = ("all", "scheduled", "forward")
+"""Which tensors make a group another's predecessor: see `PlacetoConfig.edges`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +30,7 @@ class PlacetoObservation:
     """The network's inputs for a problem.
 
     Args:
+        grouping: Numbered in the order in which groups are visited.
         attributes: Groups × 2: time and bytes, each as a share of the largest.
         predecessors, successors: Groups × groups: 1 for its sources, and for its readers.
         relations: 3 × groups × groups: a group's ancestors, descendants and the rest.
@@ -43,14 +48,21 @@ class PlacetoObservation:
 
     @classmethod
     def of(
-        cls, problem: Problem, rule: str, max_groups: int, torch_device: torch.device
+        cls,
+        problem: Problem,
+        rule: str,
+        max_groups: int,
+        torch_device: torch.device,
+        edges: str = "all",
     ) -> PlacetoObservation:
         a = problem.arrays
         grouping = op_groups.group_ops(problem, rule, max_groups)
+        source, target = op_groups.group_edges(problem, grouping)
+        if edges != "all":
+            grouping, source, target = _number_by_flow(problem, grouping, edges == "forward")
         groups = len(grouping)
         seconds = np.where(a.scheduled, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
         work = np.bincount(grouping.group, weights=seconds, minlength=groups)
-        source, target = op_groups.group_edges(problem, grouping)
         size = op_groups.output_bytes(problem, grouping)
         attributes = np.stack(
             [work / max(work.max(), 1e-30), size / max(size.max(), 1e-30)], axis=1
@@ -93,6 +105,27 @@ class PlacetoObservation:
         order = ops[np.argsort(group[ops], kind="stable")]
         first_op = np.unique(group[order], return_index=True)[1]
         return order.astype(np.int64), first_op.astype(np.int64)
+
+
+def _number_by_flow(
+    problem: Problem, grouping: Grouping, forward_only: bool
+) -> tuple[Grouping, NDArray[np.int64], NDArray[np.int64]]:
+    """The groups in topological order of their scheduled ops, and the edges between them.
+
+    Groups that lie on a cycle keep the order of their first ops.
+    """
+    a, group = problem.arrays, grouping.group.astype(np.int64)
+    included = a.scheduled
+    if forward_only:
+        included = included & np.array([op.phase == "forward" for op in problem.graph.ops])
+    producer = a.producer[a.inputs]
+    between = included[producer] & included[a.reader] & (group[producer] != group[a.reader])
+    pairs = np.unique(np.stack([group[producer], group[a.reader]])[:, between], axis=1)
+    position = topological_positions(len(grouping), zip(*pairs.tolist(), strict=True))
+    if position is None:
+        return grouping, pairs[0], pairs[1]
+    numbered = Grouping(grouping.name, position[group].astype(np.int32))
+    return numbered, position[pairs[0]], position[pairs[1]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from placewright.errors import ConfigError, ProblemError
-from placewright.policies.placeto.graph_features import ObservationBatch, PlacetoObservation
+from placewright.policies.placeto.graph_features import (
+    EDGES,
+    ObservationBatch,
+    PlacetoObservation,
+)
 from placewright.policies.policy import (
     Episodes,
     HeadScores,
@@ -60,6 +64,11 @@ class PlacetoConfig(PolicyConfig):
             (a random placement, always the same for a problem) or `random` (another one each time).
         times: Whether the start time of a group in the current placement is an attribute too, as in
             the authors' code. Every step is then simulated, by the clock of `use_clock`.
+        edges: Which tensors make a group the predecessor of another: `all`, those between
+            `scheduled` ops, or those between `forward` ops. In the paper groups form a directed
+            acyclic graph. With all tensors a training graph is cyclic, by its weights and wherever
+            a gradient op is in its forward op's group, and nearly every group is an ancestor of
+            every other one; `scheduled` suits convex groups, `forward` co-location groups.
         learn_fraction: The share of the decisions to learn from, another sample in every episode.
             It changes no sample of the policy, and makes scoring faster.
     """
@@ -72,6 +81,7 @@ class PlacetoConfig(PolicyConfig):
     start: str = "first"
     times: bool = False
     learn_fraction: float = 1.0
+    edges: str = "all"
     OPTIONS: ClassVar = {
         "groups": "max_groups",
         "hidden": "hidden",
@@ -97,6 +107,8 @@ class Placeto(PolicyDefaults, nn.Module):
 
     def __init__(self, config: PlacetoConfig, devices: int) -> None:
         super().__init__()
+        if config.edges not in EDGES:
+            raise ConfigError(f"edges is {config.edges!r}: expected all, scheduled or forward")
         self.config, self.devices = config, devices
         width = _GROUP_ATTRIBUTES + config.times + devices
         hidden = config.hidden or width
@@ -379,6 +391,18 @@ class Placeto(PolicyDefaults, nn.Module):
         self, batch: ObservationBatch, attributes: torch.Tensor, step: torch.Tensor
     ) -> torch.Tensor:
         """Problems × states × devices."""
+        x, groups = self.embed(batch, attributes), attributes.shape[1]
+        step_index = step[:, None, :, None]
+        pooled = [x.gather(1, step_index.expand(-1, 1, -1, x.shape[3]))[:, 0]]
+        rows = batch.relations.gather(2, step_index.expand(-1, 3, -1, groups))
+        masks = rows.transpose(2, 3)[..., None]  # problems × 3 × groups × states × 1
+        for relation, (layer, pool) in enumerate(zip(self.each, self.pool, strict=True)):
+            pooled.append(pool((masks[:, relation] * layer(x)).sum(dim=1)))
+        logits: torch.Tensor = self.out(torch.cat(pooled, dim=2))
+        return logits
+
+    def embed(self, batch: ObservationBatch, attributes: torch.Tensor) -> torch.Tensor:
+        """Problems × groups × states × width: each group after messages, down and then up."""
         problems, groups = attributes.shape[:2]
         embedding = self.read(attributes)
         embeddings = []
@@ -392,15 +416,7 @@ class Placeto(PolicyDefaults, nn.Module):
                 )
                 x = embedding + has_neighbours * hear(incoming)
             embeddings.append(x)
-        x = torch.cat(embeddings, dim=3) if embeddings else embedding
-        step_index = step[:, None, :, None]
-        pooled = [x.gather(1, step_index.expand(-1, 1, -1, x.shape[3]))[:, 0]]
-        rows = batch.relations.gather(2, step_index.expand(-1, 3, -1, groups))
-        masks = rows.transpose(2, 3)[..., None]  # problems × 3 × groups × states × 1
-        for relation, (layer, pool) in enumerate(zip(self.each, self.pool, strict=True)):
-            pooled.append(pool((masks[:, relation] * layer(x)).sum(dim=1)))
-        logits: torch.Tensor = self.out(torch.cat(pooled, dim=2))
-        return logits
+        return torch.cat(embeddings, dim=3) if embeddings else embedding
 
     def _observe(self, problem: Problem) -> PlacetoObservation:
         torch_device, cached = self._torch_device, self._observations.get(problem)
@@ -411,7 +427,11 @@ class Placeto(PolicyDefaults, nn.Module):
                     f"{problem.arrays.devices}; train a policy for it"
                 )
             self._observations[problem] = PlacetoObservation.of(
-                problem, self.config.grouping, self.config.max_groups, torch_device
+                problem,
+                self.config.grouping,
+                self.config.max_groups,
+                torch_device,
+                self.config.edges,
             )
         return self._observations[problem]
 

@@ -84,15 +84,19 @@ class LinearPolicy(PolicyDefaults):
             raise ValueError(f"it knows features {', '.join(data['features'])}")
         return cls(LinearConfig.from_data(data))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, made_by: str = "") -> None:
         """Write it to one JSON file, its weights by name, which needs no torch.
+
+        Args:
+            made_by: The command that trained it, for readers of the file.
 
         Raises:
             FileError: It cannot be written there.
         """
         weights = {name: float(weight) for name, weight in zip(FEATURES, self.weights, strict=True)}
         config = {"settings": asdict(self.config), "weights": weights}
-        write_data({**make_header("policy"), "policy": NAME, "config": config}, path)
+        command = {"made_by": made_by} if made_by else {}
+        write_data({**make_header("policy"), "policy": NAME, "config": config, **command}, path)
 
     @classmethod
     def load(cls, path: Path) -> LinearPolicy:

@@ -182,6 +182,15 @@ class AnnealingChains:
         return best
 
     @property
+    def memory_margin(self) -> tuple[int, ...]:
+        """Bytes of each device by which resident bytes were misjudged, for the period."""
+        return tuple(self._memory_margin.tolist())
+
+    def restore(self, key: tuple[float, float], memory_margin: Sequence[int]) -> None:
+        """Go on with the best key and the margin of another process."""
+        self.key, self._memory_margin = key, np.array(memory_margin, dtype=np.int64)
+
+    @property
     def memory_is_misjudged(self) -> bool:
         """Whether a plan that fits by its resident bytes turned out to be over, for the period."""
         return bool(self._memory_margin.any())

@@ -28,6 +28,7 @@ from placewright.workload_result import WorkloadResult
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from placewright.plan import Plan
     from placewright.solvers.bounds import Bound
     from placewright.solvers.search import Solver
     from placewright.solvers.stop import Stop
@@ -52,9 +53,10 @@ def solve_workload(
     if isinstance(solver, Auto) and solver.fuse:
         raise ConfigError("a workload with fused ops: ops of several calls are not fused together")
     rule = stop_rule(stop, budget)
-    if len(workload) == 1 and warm_start is None:
+    if len(workload) == 1:
+        start = None if warm_start is None else _checked(workload, warm_start).plans[0]
         return _solve_one_call(
-            workload, solver, rule, seed, progress, select, keep_interrupted, cautious
+            workload, solver, rule, seed, progress, start, select, keep_interrupted, cautious
         )
     search = WorkloadSearch(workload, rule, seed)
     needed = sum(map(bound_seconds, workload.problems))
@@ -150,6 +152,7 @@ def _solve_one_call(
     stop: Stop,
     seed: int,
     progress: Callable[[Any], None] | bool | None,
+    warm_start: Plan | None,
     select: Literal["best"] | None,
     keep_interrupted: bool,
     cautious: bool,
@@ -162,7 +165,8 @@ def _solve_one_call(
         stop,
         seed,
         progress,
-        select=select,
+        warm_start,
+        select,
         keep_interrupted=keep_interrupted,
         cautious=cautious,
     )

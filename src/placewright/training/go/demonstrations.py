@@ -175,6 +175,38 @@ def make_demonstration(
     }
 
 
+@dataclass(frozen=True)
+class MakeDemonstrations:
+    """Makes lines of the file on workers; an item is a `DemonstrationTask`.
+
+    Args:
+        evaluations: The first ones of `make_demonstration`.
+        effort: Ops × plans of the last number.
+        seconds: As in `make_demonstration`.
+        graph_folder: Where graphs are; workers on other machines need it too.
+        min_evaluations: The least last number.
+        max_evaluations: The largest.
+    """
+
+    evaluations: tuple[int, ...]
+    effort: float
+    seconds: float
+    graph_folder: Path | None = None
+    min_evaluations: int = 6_000
+    max_evaluations: int = 40_000
+
+    def __call__(self, problem: None, tasks: Sequence[DemonstrationTask]) -> list[Any]:
+        """A line for each task."""
+        lines = []
+        for task in tasks:
+            labelled = task.problem(self.graph_folder)
+            affordable = int(self.effort / labelled.arrays.ops)
+            last = min(max(affordable, self.min_evaluations), self.max_evaluations)
+            milestones = (*self.evaluations, last)
+            lines.append(make_demonstration(task, labelled, milestones, self.seconds))
+        return lines
+
+
 def quick_demonstration(problem: Problem) -> Demonstration:
     """Plans of the list schedulers and GO's initial plan, in GO's order: no search is needed."""
     plans = [initial_plan(problem)]

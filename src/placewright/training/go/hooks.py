@@ -20,6 +20,7 @@ from placewright.training.go.demonstrations import Demonstration, quick_demonstr
 from placewright.training.go.elites import Elites
 from placewright.training.go.imitation import Imitation
 from placewright.training.hooks import GREEDY, TrainerHooks
+from placewright.training.sampling import EpisodeRequest
 from placewright.training.schedules import Decay, Schedule
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class GoHooks(TrainerHooks):
         """One problem, at random."""
         return [int(self._rng.integers(len(trainer.environments)))]
 
-    def sample(self, trainer: Trainer, indices: list[int], noise: float) -> list[Episodes]:
+    def requests(self, trainer: Trainer, indices: list[int], noise: float) -> list[EpisodeRequest]:
         """Episodes of one problem; most start at its best plans so far."""
         (index,) = indices
         if self.reference_seconds(trainer, index) is None:
@@ -112,10 +113,7 @@ class GoHooks(TrainerHooks):
         seed, count = int(self._rng.integers(2**31)), trainer.recipe.episodes
         elites = self.elites[index]
         start_plans = elites.start_plans(policy.initial_decisions(problem, count), self._rng)
-        weights = elites.slot_probabilities
-        return [
-            policy.act(problem, count, seed, noise=noise, initial=start_plans, slot_weights=weights)
-        ]
+        return [EpisodeRequest(count, seed, noise, start_plans, elites.slot_probabilities)]
 
     def on_outcome(
         self, trainer: Trainer, index: int, episodes: Episodes, outcome: Outcome

@@ -8,11 +8,17 @@ for the op at the head of their queue. On AmoebaNet-D m-ETF's placement takes 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from placewright.training.clock import ready_times
-from placewright.training.environment import Environment, simulate_plans
+from placewright.training.environment import (
+    Environment,
+    JudgedPlans,
+    PlanSimulation,
+    simulate_plans,
+)
 from placewright.transforms import PathLengths, fuse_greedily
 
 if TYPE_CHECKING:
@@ -44,6 +50,40 @@ def longest_path_priorities(
     )
 
 
+@dataclass(frozen=True)
+class IssueOrderSimulation(PlanSimulation):
+    """Judges plans in the order in which a ready executor would start their ops.
+
+    Args:
+        fuse_by_default: Whether plans without fused groups have ops fused as a compiler would.
+    """
+
+    fuse_by_default: bool = False
+
+    def judge(
+        self,
+        problem: Problem,
+        placements: NDArray[np.int32],
+        priority: NDArray[np.float64] | None = None,
+        fusion: NDArray[np.int32] | None = None,
+        threads: int = 1,
+    ) -> JudgedPlans:
+        priority, fusion = self.issue(problem, placements, priority, fusion)
+        return super().judge(problem, placements, priority, fusion, threads)
+
+    def issue(
+        self,
+        problem: Problem,
+        placements: NDArray[np.int32],
+        priority: NDArray[np.float64] | None,
+        fusion: NDArray[np.int32] | None,
+    ) -> tuple[NDArray[np.float64] | None, NDArray[np.int32] | None]:
+        """Plans × ops: the priorities and the fused groups that plans are judged with."""
+        if fusion is None and self.fuse_by_default:
+            fusion = fuse_greedily(problem, placements)
+        return issue_priorities(problem, placements, priority), fusion
+
+
 class IssueOrderEnvironment(Environment):
     """Judges plans in the order in which a ready executor would start their ops.
 
@@ -62,7 +102,7 @@ class IssueOrderEnvironment(Environment):
         threads: int = 1,
         fuse_by_default: bool = False,
     ) -> None:
-        self.fuse_by_default, self._simulated = fuse_by_default, measure is None
+        self._issue_order, self._simulated = IssueOrderSimulation(fuse_by_default), measure is None
         simulate = partial(simulate_plans, threads=threads)
         super().__init__(
             problem, simulate if measure is None else measure, demonstration=demonstration
@@ -72,6 +112,10 @@ class IssueOrderEnvironment(Environment):
     def in_background(self) -> bool:
         return self._simulated
 
+    @property
+    def simulation(self) -> PlanSimulation | None:
+        return self._issue_order if self._simulated else None
+
     def judge(
         self,
         placements: NDArray[np.int32],
@@ -79,7 +123,5 @@ class IssueOrderEnvironment(Environment):
         priority: NDArray[np.float64] | None = None,
         fusion: NDArray[np.int32] | None = None,
     ) -> Outcome:
-        if fusion is None and self.fuse_by_default:
-            fusion = fuse_greedily(self.problem, placements)
-        priority = issue_priorities(self.problem, placements, priority)
+        priority, fusion = self._issue_order.issue(self.problem, placements, priority, fusion)
         return super().judge(placements, found_by, priority, fusion)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from placewright.training.algorithms import Algorithm, Reinforce
+from placewright.training.algorithms import Algorithm, Regularization, Reinforce
 from placewright.training.baselines import BatchNormalised
 from placewright.training.environment import Environment
 from placewright.training.hooks import TrainerHooks
@@ -15,7 +15,7 @@ from placewright.training.schedules import Constant, Schedule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.policies import PolicyConfig
+    from placewright.policies import Episodes, PolicyConfig
     from placewright.training.baselines import Baseline
 
 
@@ -60,3 +60,13 @@ class Recipe:
     drop_infeasible_after: float = 1.0
     hooks: Callable[[], TrainerHooks] = TrainerHooks
     environment: Callable[..., Environment] = Environment
+
+    def regularization(self, progress: float, best_episode: Episodes | None) -> Regularization:
+        """The further terms of the loss at a share of the budget."""
+        return Regularization(
+            self.entropy_bonus(progress),
+            self.entropy_floor(progress),
+            self.max_grad_norm,
+            self.self_imitation(progress),
+            best_episode,
+        )

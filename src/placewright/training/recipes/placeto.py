@@ -89,6 +89,8 @@ def placeto_joint() -> Recipe:
 def placeto_paper() -> Recipe:
     """Addanki et al. 2019, with sizes, rates, baseline and penalty from their code.
 
+    Messages go along the tensors of the forward pass and against them, so that ancestors,
+    descendants and the rest are three different sets, as in the paper, also in a training graph.
     Their rewards are seconds on two K80, about one per step; ours are relative to the serial time.
     Each of their 4 to 8 workers runs one episode of its graph per update; here all are of one
     graph and graphs take turns.
@@ -96,7 +98,7 @@ def placeto_paper() -> Recipe:
     return Recipe(
         "placeto-paper",
         policies.find_config("placeto")(
-            grouping="colocation", max_groups=256, steps=True, start="fixed"
+            grouping="colocation", max_groups=256, steps=True, start="fixed", edges="forward"
         ),
         reward=CappedPenalty(),
         baseline=partial(PerGraph, partial(PerStep, 10)),

@@ -51,11 +51,13 @@ def colocrl_recipe() -> Recipe:
 def colocrl_paper() -> Recipe:
     """Mirhoseini et al. 2017: moving average, a constant for plans that do not fit, 8 samples.
 
-    Learning rate and sizes are not published: Hierarchical's sizes, and Adam's usual rate.
+    Groups are those of its supplement: a call of an LSTM cell, an attention or softmax step, a
+    branch of Inception-V3; elsewhere co-location alone. Learning rate and sizes are not published:
+    Hierarchical's sizes, and Adam's usual rate.
     """
     return Recipe(
         "colocrl-paper",
-        policies.find_config("colocrl")(max_groups=256, hidden=512),
+        policies.find_config("colocrl")(grouping="cells", max_groups=256, hidden=512),
         reward=FixedPenalty(10.0),
         baseline=partial(MovingAverage, 0.9),
         episodes=8,
@@ -67,8 +69,10 @@ def colocrl_paper() -> Recipe:
 def hierarchical_recipe() -> Recipe:
     """Our default for Hierarchical; the paper's is `hierarchical_paper`, without self-imitation.
 
-    Noise in patches and strong self-imitation were the best in the same sweep. With a locality of
-    16, ops start in their co-location group and seldom leave it.
+    Noise in patches and strong self-imitation were the best in the same sweep. Groups stay as they
+    start, by co-location: the four episodes of an update share one grouping, so their normalised
+    advantages cancel in the grouper's gradient, and with a locality of 16 a sample leaves its group
+    once in 90,000 decisions. The grouper of `hierarchical_joint` learns.
     """
     return Recipe(
         "hierarchical",
@@ -81,6 +85,25 @@ def hierarchical_recipe() -> Recipe:
         learning_rate=Constant(3e-3),
         logit_noise=Constant(2.0),
         self_imitation=Constant(8.0),
+    )
+
+
+def hierarchical_joint() -> Recipe:
+    """A grouper that learns, from rewards alone: initial groups are random, as in the paper.
+
+    Each of the 16 episodes of an update has a grouping of its own, so that advantages tell good
+    groupings from bad ones. The rate is a tenth of the paper's, which takes the grouper from 93 %
+    of a uniform choice's entropy to 4 % in seven updates. A placer that learns faster
+    than the grouper settles on one device before there are groups worth splitting: with hidden
+    states of 128 it does at this rate.
+    """
+    return Recipe(
+        "hierarchical-joint",
+        policies.find_config("hierarchical")(groups=32, placements=1, hidden=32),
+        reward=GradedPenalty(),
+        baseline=BatchNormalised,
+        episodes=16,
+        learning_rate=Constant(1e-2),
     )
 
 
@@ -133,6 +156,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "go": go_recipe,
     "go-paper": go_paper,
     "hierarchical": hierarchical_recipe,
+    "hierarchical-joint": hierarchical_joint,
     "hierarchical-paper": hierarchical_paper,
     "hierarchical-open": hierarchical_open,
     "pair": linear_recipe,

@@ -1,0 +1,201 @@
+"""Micro-batches: the parts of an update that workers compute, each on its own.
+
+An update's episodes are cut into micro-batches of a fixed size. Each has its own seed; its loss is
+that of its episodes alone, and the update takes the mean of the micro-batches' gradients, added in
+their order. So neither the number of workers nor their kind changes a bit of the result. Baselines,
+which see all episodes, and the optimizer stay with the driver, as do measured plans.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.errors import ConfigError
+from placewright.outcome import Outcome
+from placewright.training.algorithms import clipped_step
+from placewright.training.environment import JudgedPlans
+from placewright.training.replica import PolicyReplica
+from placewright.training.threads import torch_threads
+from placewright.training.worker_tasks import (
+    ComputeGradients,
+    SampledEpisodes,
+    SampleEpisodes,
+    set_gradient,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placewright.policies import Episodes, Policy
+    from placewright.problem import Problem
+    from placewright.training.algorithms import Regularization
+    from placewright.training.recipes.base import Recipe
+    from placewright.training.sampling import EpisodeRequest
+    from placewright.training.trainer import Trainer
+    from placewright.workers import Task, Workers
+
+_PARTS = 8  # micro-batches of an update by default
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatches:
+    """Samples and learns in micro-batches.
+
+    Args:
+        size: Episodes of a micro-batch; the last one of a problem may have fewer.
+        workers: Where they are computed; None for this thread.
+    """
+
+    size: int
+    workers: Workers | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, policy: Policy, workers: Workers | None, size: int | None
+    ) -> MicroBatches | None:
+        """Those of a trainer; None if there are neither workers nor a size.
+
+        Raises:
+            ConfigError: The policy cannot be sent to workers, or the size does not suit it.
+        """
+        if workers is None and size is None:
+            return None
+        PolicyReplica.of(policy)
+        tied = policy.tied_episodes
+        if size is None:
+            size = math.ceil(recipe.episodes / _PARTS / tied) * tied
+        if size < 1 or (size % tied and size < recipe.episodes):
+            raise ConfigError(
+                f"micro-batches of {size} episodes: expected a multiple of {tied}, since "
+                f"{policy.name} samples that many episodes as one"
+                if tied > 1
+                else f"micro-batches of {size} episodes: expected 1 or more"
+            )
+        return cls(size, workers)
+
+    def sample(
+        self, trainer: Trainer, indices: list[int], requests: Sequence[EpisodeRequest]
+    ) -> tuple[list[Episodes], list[JudgedPlans | None]]:
+        """Sample the episodes of problems and judge the simulated ones; nothing is counted but
+        plans that were simulated inside episodes."""
+        replica = PolicyReplica.of(trainer.policy)
+        environments = [trainer.environments[index] for index in indices]
+        calls = [
+            (SampleEpisodes(replica, environment.simulation), request.split(self.size))
+            for environment, request in zip(environments, requests, strict=True)
+        ]
+        results = self._run(calls, [environment.problem for environment in environments])
+        episodes: list[Episodes] = []
+        judged: list[JudgedPlans | None] = []
+        for environment, parts in zip(environments, results, strict=True):
+            if not trainer.policy.judges_steps:  # those are judged again with each step
+                environment.evaluations += sum(part.simulated for part in parts)
+            episodes.append(trainer.policy.join_episodes([part.episodes for part in parts]))
+            judged.append(_join_judged(parts))
+        return episodes, judged
+
+    def learn(
+        self,
+        trainer: Trainer,
+        indices: list[int],
+        batches: list[Episodes],
+        advantages: list[NDArray[np.float64]],
+        regularization: Regularization,
+    ) -> dict[str, float]:
+        """Update the policy; see `Algorithm.update`.
+
+        Args:
+            regularization: That of the first problem; others have best episodes of their own.
+        """
+        policy, algorithm = trainer.policy, trainer.recipe.algorithm
+        problems = [trainer.environments[index].problem for index in indices]
+        items = [
+            [
+                (policy.take(episodes, first, first + self.size), advantage[first:][: self.size])
+                for first in range(0, len(episodes), self.size)
+            ]
+            for episodes, advantage in zip(batches, advantages, strict=True)
+        ]
+        best_episodes = [trainer.best_episodes.get(index) for index in indices]
+        stats: dict[str, float] = {}
+        for epoch in range(algorithm.epochs):
+            replica = PolicyReplica.of(policy)
+            tasks = [
+                ComputeGradients(replica, algorithm, replace(regularization, best_episode=best))
+                for best in best_episodes
+            ]
+            results = self._run(list(zip(tasks, items, strict=True)), problems)
+            figures = set_gradient(policy, [part for parts in results for part in parts])
+            if algorithm.ends_before(epoch, figures):
+                break
+            norm = clipped_step(policy, trainer.optimizer, regularization.max_grad_norm)
+            stats = {"gradient": norm, **figures}
+        trainer.optimizer.zero_grad(set_to_none=True)
+        return stats
+
+    def _run(
+        self, calls: Sequence[tuple[Task[Any], list[Any]]], problems: Sequence[Problem]
+    ) -> list[list[Any]]:
+        """The results of each call's items, in their order."""
+        workers = self.workers
+        in_process = workers is None or workers.kind == "threads"
+        with torch_threads() if in_process else nullcontext():
+            if workers is None:
+                return [
+                    task(problem, items)
+                    for (task, items), problem in zip(calls, problems, strict=True)
+                ]
+            chunk_count = math.ceil(workers.count / len(calls))
+            futures = [
+                [workers.submit(task, chunk, problem) for chunk in _chunks(items, chunk_count)]
+                for (task, items), problem in zip(calls, problems, strict=True)
+            ]
+            return [[result for future in row for result in future.result()] for row in futures]
+
+
+def check_cpu(device: str) -> str:
+    """The device of a policy whose replicas compute on CPUs.
+
+    Raises:
+        ConfigError: It is a GPU.
+    """
+    if device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"the policy is to compute on {device!r}: with workers or micro-batches expected 'cpu'"
+        )
+    return "cpu"
+
+
+def _chunks(items: list[Any], count: int) -> list[list[Any]]:
+    """At most that many chunks, whose sizes differ by one at most."""
+    count = min(count, len(items))
+    bounds = [len(items) * at // count for at in range(count + 1)]
+    return [items[first:last] for first, last in pairwise(bounds)]
+
+
+def _join_judged(parts: Sequence[SampledEpisodes]) -> JudgedPlans | None:
+    """The plans of all micro-batches of a problem; None if the driver is to measure them."""
+    judged = [part.judged for part in parts if part.judged is not None]
+    if len(judged) < len(parts):
+        return None
+    arrays = {
+        name: [getattr(plans, name) for plans in judged if getattr(plans, name) is not None]
+        for name in ("placements", "priority", "fusion")
+    }
+    joined = {name: np.concatenate(rows) if rows else None for name, rows in arrays.items()}
+    outcome = Outcome(
+        np.concatenate([plans.outcome.seconds for plans in judged]),
+        np.concatenate([plans.outcome.overflow for plans in judged]),
+        np.concatenate([plans.outcome.overflow_share for plans in judged]),
+    )
+    placements = joined.pop("placements")
+    assert placements is not None
+    return JudgedPlans(placements, outcome, **joined)

@@ -1,0 +1,179 @@
+"""Training on workers: the same episodes, figures and weights for any number and kind of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from placewright import Cluster, Problem, zoo
+from placewright.errors import ConfigError
+from placewright.training import PPO, Environment, Trainer, find_recipe, simulate_plans
+from placewright.training.worker_tasks import loss_gradient, set_gradient
+from placewright.workers import open_workers
+
+pytest.importorskip("torch")
+
+RECIPES = ("colocrl", "hierarchical", "placeto", "go")
+KINDS = ("threads:3", "processes:1", "processes:2")
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """A small network with branches on two GPUs and a host."""
+    return Problem(zoo.load("branches:modules=1"), Cluster.parse("2xP100+cpu"))
+
+
+@pytest.fixture(scope="module", params=[*KINDS, pytest.param("ray:2", marks=pytest.mark.slow)])
+def workers(request):
+    if request.param.startswith("ray"):
+        pytest.importorskip("ray")
+    with open_workers(request.param) as opened:
+        yield opened
+
+
+def small(name, **changed):
+    recipe = find_recipe(name, groups=None if name.startswith("go") else 6, hidden=8)
+    usual = {
+        "hierarchical": {"episodes": 8},  # two groupings, which may go to two workers
+        "placeto": {"episodes": 4, "algorithm": PPO(epochs=2)},
+        "go": {"episodes": 4, "algorithm": PPO(epochs=2)},
+    }
+    changed = {**usual.get(name, {}), **changed}
+    return replace(recipe, **changed)
+
+
+def run(problem, recipe, updates=3, **settings):
+    environments = [recipe.environment(each) for each in np.atleast_1d(problem)]
+    if recipe.name == "go":
+        updates += 2  # imitation, and episodes that the next update learns from
+    trainer = Trainer(environments, recipe, 0, None, max_updates=updates, **settings)
+    trainer.run()
+    return trainer
+
+
+_in_process = {}
+
+
+def in_process(problem, name):
+    if name not in _in_process:
+        _in_process[name] = run(problem, small(name), micro_batch=default_size(name))
+    return _in_process[name]
+
+
+def default_size(name):
+    return {"colocrl": 1, "hierarchical": 4, "placeto": 1, "go": 1}[name]
+
+
+def assert_same(trainer, expected):
+    assert trainer.evaluations == expected.evaluations
+    assert repr(trainer.log) == repr(expected.log)  # text, since NaN is not equal to itself
+    found, state = trainer.policy.state_dict(), expected.policy.state_dict()
+    assert all(np.array_equal(found[key].numpy(), state[key].numpy()) for key in state)
+    for mine, other in zip(trainer.environments, expected.environments, strict=True):
+        assert mine.best_key == other.best_key
+        assert (mine.best_placement == other.best_placement).all()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_workers_of_any_kind_and_number_end_with_the_weights_of_one_process(problem, name, workers):
+    trainer = run(problem, small(name), workers=workers)
+    assert trainer.micro_batches.size == default_size(name)
+    assert any(row.gradient > 0 for row in trainer.log if row.phase == "reinforcement")
+    assert_same(trainer, in_process(problem, name))
+
+
+def test_plans_are_sampled_alike_whoever_samples_them(problem):
+    """Two micro-batches have other seeds, and the second does not depend on the first."""
+    recipe = small("colocrl", episodes=4)
+    one, two, four = (run(problem, recipe, updates=1, micro_batch=size) for size in (1, 2, 4))
+    assert len({trainer.log[0].mean for trainer in (one, two, four)}) == 3
+    assert {trainer.log[0].plans for trainer in (one, two, four)} == {5}
+
+
+@pytest.mark.parametrize("name", ["colocrl", "colocrl-paper", "placeto", "pair"])
+def test_the_mean_gradient_of_micro_batches_is_that_of_the_batch(problem, name):
+    """Losses are means over episodes, but for an entropy floor, which is 0.1 late in training."""
+    import torch
+
+    recipe = find_recipe(name, groups=6, hidden=None if name == "pair" else 8)
+    policy = recipe.policy_config.build(problem, 0)
+    episodes = policy.act(problem, 6, seed=1, noise=1.0)
+    advantage = np.random.default_rng(2).normal(size=(6, 1))
+    regularization = recipe.regularization(1.0, policy.select(episodes, 3))
+    arguments = recipe.algorithm, regularization
+    whole = loss_gradient(policy, problem, episodes, advantage, *arguments)
+    parts = [
+        loss_gradient(
+            policy, problem, policy.take(episodes, *rows), advantage[slice(*rows)], *arguments
+        )
+        for rows in ((0, 1), (1, 4), (4, 6))
+    ]
+    figures = set_gradient(policy, parts)
+    gradient = torch.cat([each.grad.flatten() for each in policy.parameters()]).numpy()
+    assert np.abs(whole.values).max() > 1e-3
+    assert np.allclose(gradient, whole.values, rtol=1e-3, atol=1e-5 * np.abs(whole.values).max())
+    for figure, value in whole.figures.items():
+        assert figures[figure] == pytest.approx(value, rel=1e-4)
+
+
+def test_several_problems_share_an_update(problem):
+    problems = np.empty(3, dtype=object)
+    problems[:] = [problem, replace(problem, objective="period"), problem]
+    recipe = small("placeto", problems=2, episodes=2)
+    expected = run(problems, recipe, micro_batch=1)
+    assert {row.problem for row in expected.log} == {0, 1, 2}
+    with open_workers("threads:3") as workers:
+        assert_same(run(problems, recipe, workers=workers), expected)
+
+
+def test_plans_are_measured_in_the_driver(problem):
+    measured = []
+
+    def measure(problem, placements):
+        measured.append(len(placements))
+        return simulate_plans(problem, placements)
+
+    recipe = small("colocrl")
+    with open_workers("threads:2") as workers:
+        trainer = Trainer(
+            [Environment(problem, measure)], recipe, 0, None, max_updates=2, workers=workers
+        )
+        trainer.run()
+    assert measured[0] == recipe.episodes
+    assert sum(measured) == trainer.evaluations
+    trainer.environments[0].evaluations = trainer.evaluations
+    assert_same(trainer, run(problem, recipe, updates=2, micro_batch=1))
+
+
+def test_plans_simulated_inside_episodes_are_counted_once(problem):
+    recipe = find_recipe("placeto", groups=4, hidden=4, start_times=True)
+    recipe = replace(recipe, episodes=2)
+    trainer = run(problem, recipe, updates=1, micro_batch=1)
+    groups = len(trainer.policy.grouping(problem))
+    # Two episodes and the argmax plan, each simulated before every step and judged in the end.
+    assert trainer.evaluations == 3 * groups + 3
+
+
+def test_a_run_on_micro_batches_stays_within_its_budget(problem):
+    trainer = Trainer([Environment(problem)], small("colocrl"), 0, 50, micro_batch=1)
+    trainer.run()
+    assert trainer.finished
+    assert 50 - 4 - 1 < trainer.evaluations <= 50
+
+
+def test_what_micro_batches_cannot_do_is_refused(problem):
+    def make(name="colocrl", **settings):
+        return Trainer([Environment(problem)], small(name), **settings)
+
+    with pytest.raises(ConfigError, match="micro-batches of 0 episodes: expected 1 or more"):
+        make(micro_batch=0)
+    with pytest.raises(ConfigError, match="expected a multiple of 4, since hierarchical"):
+        make("hierarchical", micro_batch=2)
+    with pytest.raises(ConfigError, match="compute on 'cuda': with workers or micro-batches"):
+        make(micro_batch=1, device="cuda")
+    policy = small("colocrl").policy_config.build(problem)
+    policy.__class__ = type("MyPolicy", (type(policy),), {})
+    with pytest.raises(ConfigError, match=r"MyPolicy is none of them.*train it without workers"):
+        make(micro_batch=1, policy=policy)
