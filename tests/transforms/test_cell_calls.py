@@ -6,8 +6,7 @@ import pytest
 
 from placewright import Cluster, Graph, Op, Problem, zoo
 from placewright.policies.grouping import group_ops
-from placewright.transforms import by_cell_calls, by_colocation
-from placewright.zoo.networks import NETWORKS
+from placewright.transforms import by_cell_calls, by_colocation, network_cells
 
 
 def unrolled(steps: int) -> Graph:
@@ -78,7 +77,7 @@ def test_groups_of_recurrent_networks_grow_by_cells_attention_softmax_and_labels
     for steps in (2, 3):
         graph = zoo.load(f"{name}:size=test,steps={steps}")
         problem = Problem(graph, Cluster.parse("2xK80"))
-        counts.append(len(by_cell_calls(problem, NETWORKS[name].cells)))
+        counts.append(len(by_cell_calls(problem, network_cells(problem))))
     assert counts[1] - counts[0] == per_step
 
 
@@ -88,7 +87,7 @@ def test_every_branch_of_inception_is_a_group():
     pytest.importorskip("torch")
     graph = zoo.load("inception-v3:size=test")
     problem = Problem(graph, Cluster.parse("2xK80"))
-    grouping = by_cell_calls(problem, NETWORKS["inception-v3"].cells)
+    grouping = by_cell_calls(problem, network_cells(problem))
     branch = {}
     for at, op in enumerate(graph.ops):
         names = op.module.split(".")

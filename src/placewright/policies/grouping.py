@@ -14,8 +14,8 @@ from placewright.transforms import (
     by_forward,
     by_heavy_edges,
     by_module_count,
+    network_cells,
 )
-from placewright.zoo.networks import NETWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +45,9 @@ def _single_ops(problem: Problem, count: int) -> Grouping:
 
 
 def _paper_groups(problem: Problem, count: int) -> Grouping:
-    """ColocRL's groups: calls of the network's cells; where it names none, co-location alone."""
-    network = NETWORKS.get(problem.graph.name.partition(":")[0])
-    if network is None or not network.cells:
-        return by_colocation(problem, count)
-    return by_cell_calls(problem, network.cells, count)
+    """ColocRL's groups: calls of the network's cells; where it has no rule, co-location alone."""
+    cells = network_cells(problem)
+    return by_cell_calls(problem, cells, count) if cells else by_colocation(problem, count)
 
 
 GROUPINGS: dict[str, Callable[[Problem, int], Grouping]] = {

@@ -1,6 +1,6 @@
 """Transforms: group, coarsen, contract, fuse, join and unroll problems, with the way back."""
 
-from placewright.transforms.cell_calls import by_cell_calls
+from placewright.transforms.cell_calls import by_cell_calls, network_cells
 from placewright.transforms.coarsen import by_heavy_edges, merge_heavy_edges
 from placewright.transforms.colocate import by_colocation, by_forward, forward_ops
 from placewright.transforms.contraction import Contraction, contract
@@ -46,6 +46,7 @@ __all__ = [
     "layer_positions",
     "merge_heavy_edges",
     "nested_groupings",
+    "network_cells",
     "topological_positions",
     "unroll",
     "wiring_fingerprint",

@@ -2,7 +2,7 @@
 
 Mirhoseini et al. 2017 put all ops of an LSTM cell at one step into one group, likewise those of an
 attention or softmax step, and those of a branch of an Inception module. Here a *cell* is a module
-that the network names by a pattern, and each of its calls is a group.
+that a pattern names, and each of its calls is a group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,20 @@ from placewright.transforms.grouping import Grouping
 if TYPE_CHECKING:
     from placewright.problem import Problem
 
+CELLS: dict[str, tuple[str, ...]] = {
+    "rnnlm": ("embedding", "layers.*", "head"),
+    "nmt": ("*.embedding", "*.layers.*", "attention", "head"),
+    "inception": ("stem.*", "cells.*.branches.*", "head", "auxiliary"),
+}
+"""The cells of the networks that the paper has rules for, by the name before the first hyphen."""
+
 _REPEAT_NUMBER = re.compile(r"_\d+$")
+
+
+def network_cells(problem: Problem) -> tuple[str, ...]:
+    """The cells of the problem's network; none if the paper has no rule for it."""
+    name = problem.graph.name.partition(":")[0]
+    return CELLS.get(name.partition("-")[0], ()) if "-" in name else ()
 
 
 def by_cell_calls(problem: Problem, cells: tuple[str, ...], count: int | None = None) -> Grouping:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.runtime.distributed.rank_model import RankOptions
-    from placewright.runtime.meter import Measurement
+    from placewright.runtime.measurement_journal import Measurement
     from placewright.runtime.program.program import Program
 
 

@@ -50,7 +50,6 @@ def _rnnlm(layers: int) -> Network:
         {"batch": 64, "steps": 40, "layers": layers, "width": 2048, "vocabulary": 10_000,
          "training": True},
         RECURRENT_TEST, experts.LAYER_PER_GPU, f"{layers}xP100+cpu", tokens="steps",
-        cells=("embedding", "layers.*", "head"),
     )
 
 
@@ -60,7 +59,6 @@ def _nmt(layers: int) -> Network:
         {"batch": 64, "steps": 40, "layers": layers, "width": 1024, "vocabulary": 32_000,
          "training": True},
         RECURRENT_TEST, experts.TRANSLATION, f"{layers}xP100+cpu",
-        cells=("*.embedding", "*.layers.*", "attention", "head"),
     )
 
 
@@ -109,7 +107,6 @@ _NETWORKS = (
         {"batch": 32, "image": 299, "channels": 32, "classes": 1000, "training": True},
         {"batch": 2, "channels": 2, "classes": 10},
         experts.CELLS, "4xK80+cpu",
-        cells=("stem.*", "cells.*.branches.*", "head", "auxiliary"),
     ),
     _resnet(50, None),
     _resnet(152, "2xK40+cpu"),

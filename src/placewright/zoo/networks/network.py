@@ -39,7 +39,6 @@ class Network:
         expert: The expert placement of its modules.
         cluster: The cluster of the paper that places it, if known.
         tokens: The argument that counts the tokens of a sample, where it is a language model.
-        cells: Modules whose calls ColocRL places as one (`transforms.by_cell_calls`).
     """
 
     name: str
@@ -50,7 +49,6 @@ class Network:
     expert: ExpertRule
     cluster: str | None = None
     tokens: str | None = None
-    cells: tuple[str, ...] = ()
 
     def arguments(self, size: str = "full", **overrides: ArgumentValue) -> dict[str, ArgumentValue]:
         """All arguments of `build`: the overrides, the others of that size.
