@@ -132,13 +132,13 @@ class MemoryLimits:
 
 
 def _held_tensors(graph: CompiledGraph, args: Sequence[Any]) -> list[torch.Tensor]:
-    """What lies in memory during a call, and is neither an argument nor a weight."""
+    """What lies in a GPU's memory during a call, and is neither an argument nor a weight."""
     addresses = {value.data_ptr() for value in args if hasattr(value, "data_ptr")}
     return [
         tensor
         for tensors in graph.backend.held_tensors
         for tensor in tensors()
-        if tensor.data_ptr() not in addresses
+        if tensor.device.type != "cpu" and tensor.data_ptr() not in addresses
     ]
 
 
