@@ -233,13 +233,19 @@ def run_jobs(
     context = get_context("spawn")
     with ProcessPoolExecutor(at_once, context, initializer, initargs) as pool:
         futures = {pool.submit(job): job for job in waiting}
-        for future in as_completed(futures):
-            try:
-                row = results.append(future.result())
-            except skipped as error:
-                print(f"{futures[future].key}: {error}", flush=True)
-                continue
-            print(f"{time.perf_counter() - began:5.0f} s: {describe(row)}", flush=True)
+        try:
+            for future in as_completed(futures):
+                try:
+                    row = results.append(future.result())
+                except skipped as error:
+                    print(f"{futures[future].key}: {error}", flush=True)
+                    continue
+                print(f"{time.perf_counter() - began:5.0f} s: {describe(row)}", flush=True)
+        except (
+            BaseException
+        ):  # an interrupt, or a job that failed: the others wait for the next run
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return results.rows
 
 

@@ -9,7 +9,8 @@ two (`auto`'s own where that uses both). A row has predicted and measured period
 whether predictions are within 15 %, whether `auto` takes one machine or two as measurement does
 (a difference of less than 5 % counts as none), and whether it is ever slower than one machine.
 
-It needs two idle cores: a busy one lengthens measured periods, not predicted ones.
+It needs two idle cores: a busy one lengthens measured periods, not predicted ones. Op times are
+measured once and cached beside the results: delete that folder with them to begin anew.
 """
 
 from __future__ import annotations
@@ -225,6 +226,7 @@ def run_both(model: str, bandwidth: float, args: argparse.Namespace) -> Row:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
+                "XDG_CACHE_HOME": str(args.out.resolve().with_suffix(".cache")),
             }
             options = ["--rank", str(rank), "--folder", folder, "--model", model]
             options += ["--bandwidth", str(bandwidth), "--seed", str(args.seed)]

@@ -289,16 +289,21 @@ def text_of(row: dict[str, Any]) -> str:
     return f"{name}: {milliseconds(seconds, 2)} ms"
 
 
+def predicted_text(seconds: dict[str, float]) -> str | None:
+    """The predicted milliseconds of each call; in older lines there are none."""
+    return ", ".join(f"{name} {milliseconds(each, 2)}" for name, each in seconds.items()) or None
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
     """All cells, with the peak against the limit."""
     table = Table(
         *("model", "limit", "way", "prompt ms", "token ms", "call ms", "peak GiB", "limit GiB"),
-        *("within", "set-up s", "note"),
+        *("within", "predicted ms", "set-up s", "note"),
     )
     for row in rows:
         head = row["model"], f"{row['limit_share']:g}", row["way"]
         if row["error"]:
-            table.row(*head, *[None] * 7, row["error"])
+            table.row(*head, *[None] * 8, row["error"])
             continue
         peak = row.get("own_peak", row["peak"])
         limited = row["way"] != "gpu" and peak is not None
@@ -309,6 +314,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
             None if peak is None else f"{peak / 2**30:.2f}",
             f"{row['limit'] / 2**30:.2f}",
             None if not limited else "yes" if peak <= row["limit"] else "**no**",
+            predicted_text(row.get("predicted") or {}),
             f"{row['set_up']:.1f}" if "set_up" in row else None,
             row.get("note"),
         )

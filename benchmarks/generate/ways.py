@@ -15,7 +15,8 @@ from benchmarks.generate.models import SUBJECTS, build, call_inputs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Prepared = tuple[torch.nn.Module, float | None]
+    Prepared = tuple[torch.nn.Module, dict[str, float]]
+    """A model, and the predicted seconds of its calls, if any."""
 
 
 def device() -> torch.device:
@@ -24,7 +25,7 @@ def device() -> torch.device:
 
 def whole(name: str, small: bool, limit: int, mix: Any) -> Prepared:
     """Everything on the GPU, without a limit."""
-    return build(name, small).to(device()), None
+    return build(name, small).to(device()), {}
 
 
 def accelerate(name: str, small: bool, limit: int, mix: Any) -> Prepared:
@@ -37,7 +38,7 @@ def accelerate(name: str, small: bool, limit: int, mix: Any) -> Prepared:
     if device().type == "cuda":
         memory[0] = int(limit * 0.9)
     device_map = infer_auto_device_map(model, memory, no_split_module_classes=list(blocks))
-    return dispatch_model(model, device_map, main_device=device()), None
+    return dispatch_model(model, device_map, main_device=device()), {}
 
 
 def group_offloading(name: str, small: bool, limit: int, mix: Any) -> Prepared:
@@ -52,7 +53,7 @@ def group_offloading(name: str, small: bool, limit: int, mix: Any) -> Prepared:
         offload_type="leaf_level",
         use_stream=device().type == "cuda",
     )
-    return model, None
+    return model, {}
 
 
 def ours(name: str, small: bool, limit: int, mix: Any) -> Prepared:
@@ -62,7 +63,8 @@ def ours(name: str, small: bool, limit: int, mix: Any) -> Prepared:
         placed = pw.place(model, {"gpu0": limit}, mix, store="none")
     else:
         placed = pw.place(model, workload=mix, cluster="2xcpu", budget=0.5, store="none")
-    return placed, None
+    # A model that fits one device is left alone, and nothing is predicted.
+    return placed, placed.placed.predicted_seconds if hasattr(placed, "placed") else {}
 
 
 WAYS: dict[str, Callable[[str, bool, int, Any], Prepared]] = {

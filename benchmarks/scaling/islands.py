@@ -3,10 +3,10 @@
     python -m benchmarks.scaling.islands --jobs 1
 
 Each row of results is a problem and a seed. On it, K islands exchange along a ring (`ring`), with
-the best of all (`best`) or not at all (`none`); `restarts` are K whole runs of `auto` with seeds of
-their own; `auto` is one run that may use as much processor time as `ring` took. All but the last
-evaluate the same number of plans. The table has the step time or period as a share of `auto`'s;
-plans are the same on any machine, and processor seconds are those of one process.
+the best of all (`best`) or not at all (`none`, which are K runs of `auto` with seeds of their own);
+`auto` is one run that may use as much processor time as `ring` took. All but the last evaluate the
+same number of plans. The table has the step time or period as a share of `auto`'s; plans of islands
+are the same on any machine, and processor seconds are those of one process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PROBLEMS = {
     "rnnlm-2": ("rnnlm-2", "4xP100+cpu", "step"),
     "gpt2 period": ("gpt2", "4xP100+cpu", "period"),
 }
-ARMS = ("ring", "best", "none", "restarts", "auto")
+ARMS = ("ring", "best", "none", "auto")
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,6 @@ class IslandsJob:
             solver: Any = auto
             if arm == "auto":
                 stop = MaxProcessorTime(arms["ring"]["cpu"], started)
-            elif arm == "restarts":
-                whole = length * self.rounds
-                solver = Islands(self.islands, (auto,), whole, "none", "threads:1")
             else:
                 solver = Islands(self.islands, (auto,), length, arm, "threads:1")  # type: ignore[arg-type]
             result = pw.solve(problem, solver, stop, self.seed, select="best")

@@ -37,6 +37,7 @@ class Generation:
         calls: The calls that were captured, with their caches.
         graphs: How many graphs the first call had, and both.
         symbolic: How many of them serve several lengths.
+        buckets: How many of them decode in buckets, each with a graph of fixed sizes.
         eager_graphs: How many of them no executor runs.
         eager_calls: How many calls of the model ran eagerly.
         is_equal: Whether all tokens are the model's own.
@@ -47,6 +48,7 @@ class Generation:
     calls: tuple[str, ...]
     graphs: tuple[int, int]
     symbolic: int
+    buckets: int
     eager_graphs: int
     eager_calls: int
     is_equal: bool
@@ -108,6 +110,7 @@ def generate(name: str, new_tokens: int = 12, **arguments: Any) -> Generation:
         calls,
         (first_graphs, len(graphs)),
         sum(graph.is_symbolic for graph in graphs),
+        sum(bool(graph.static_graphs) for graph in graphs),
         sum(bool(graph.reason) for graph in graphs) + placed.backend.failures.total(),
         sum(placed.eager_calls.values()),
         is_equal,
@@ -121,13 +124,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     columns = ("model", "captured calls", "graphs", "after another prompt", "symbolic")
-    columns = (*columns, "eager graphs", "eager calls", "equal tokens", "why not")
+    columns = (*columns, "in buckets", "eager graphs", "eager calls", "equal tokens", "why not")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for name in sys.argv[1:] or DECODERS:
         one = generate(name)
         cells = (
             *(one.name, ", ".join(one.calls), one.graphs[0], one.graphs[1], one.symbolic),
-            *(one.eager_graphs, one.eager_calls, "yes" if one.is_equal else "NO", one.reason[:120]),
+            *(
+                one.buckets,
+                one.eager_graphs,
+                one.eager_calls,
+                "yes" if one.is_equal else "NO",
+                one.reason[:120],
+            ),
         )
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
         torch._dynamo.reset()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -74,3 +77,35 @@ def test_a_table_is_markdown(capsys):
     with pytest.raises(ValueError, match="3 cells for 2 columns"):
         table.row(1, 2, 3)
     assert capsys.readouterr().out == "| what | ms |\n|---|---|\n| auto | 1.5 |\n| none |  |\n"
+
+
+def test_an_interrupt_leaves_jobs_that_have_not_begun_for_the_next_run(tmp_path, monkeypatch):
+    common = importlib.import_module("benchmarks.common")
+    ended, ran = threading.Event(), []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, at_once, *settings):
+            super().__init__(at_once)
+
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            ended.set()
+            super().shutdown(wait=wait)
+
+    @dataclass(frozen=True)
+    class NumberedJob:
+        key: int
+
+        def __call__(self):
+            ran.append(self.key)
+            if self.key == 0:
+                raise KeyboardInterrupt
+            assert ended.wait(60)
+            return {"key": self.key}
+
+    monkeypatch.setattr(common, "ProcessPoolExecutor", Pool)
+    results = common.ResultFile(tmp_path / "results.jsonl", lambda row: row["key"])
+    with pytest.raises(KeyboardInterrupt):
+        common.run_jobs([NumberedJob(key) for key in range(5)], results, 1, str)
+    assert set(ran) <= {0, 1}
+    assert results.rows == []

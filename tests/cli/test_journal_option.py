@@ -46,13 +46,16 @@ def test_what_cannot_be_is_one_line_and_leaves_no_file(run, tmp_path, options, m
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_with_a_journal_starts_from_no_stored_plan(run, tmp_path):
+def test_a_run_with_a_journal_starts_from_no_stored_plan(run, tmp_path, monkeypatch):
     """What the first run stores must not make another run of the second."""
-    options = (*ON, *QUICK, "--workers", "threads:1", "--journal", "a.journal")
-    first = run("place", "branches", *options)
-    again = run("place", "branches", *options)
+    monkeypatch.setenv("PLACEWRIGHT_STORE", str(tmp_path / "store.sqlite"))
+    options = ("place", "branches", *ON, *QUICK, "--workers", "threads:1")
+    first = run(*options, "--journal", "a.journal")
+    again = run(*options, "--journal", "a.journal")
     assert (first.status, again.status, again.err) == (0, 0, "")
+    assert again.data["start"] is None
     assert again.data["step_time"] == first.data["step_time"]
+    assert run(*options).data["start"] is not None
 
 
 def test_the_method_islands_takes_the_options_of_auto(run):

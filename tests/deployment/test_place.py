@@ -85,6 +85,9 @@ def test_generated_tokens_are_the_models_own_from_two_graphs_for_all_lengths(mon
         assert torch.equal(tokens(model, length), tokens(own, length))
     assert len(model.placed.graphs) == 2
     assert not model.placed.eager_calls
+    predicted = model.placed.predicted_seconds
+    assert f"{predicted['decode'] * 1e3:.4g} ms" in lines[4]
+    assert set(predicted) == {"prefill", "decode"}
 
 
 def test_a_second_start_takes_the_stored_plan_and_says_so(monkeypatch):
@@ -151,7 +154,7 @@ def test_a_store_that_cannot_be_used_stops_no_placement(tmp_path, caplog):
 def test_a_stored_plan_that_cannot_be_read_is_made_again(monkeypatch):
     calls = pw.Calls([((torch.ones(2, 16),),)])
     place(chain(), calls, workers())
-    monkeypatch.setattr("placewright.deployment.stored_plan.VERSION", 2)
+    monkeypatch.setattr("placewright.deployment.stored_plan.VERSION", 0)
     _, lines = place(chain(), calls, workers())
     assert "captured" in stages(lines)
 
@@ -337,3 +340,33 @@ def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
         model.placed.remove()
         model, _ = place(llama(), MIX, machine(1), limits={"gpu0": needed}, budget=1.0, fresh=True)
         assert torch.equal(tokens(model, 4000, 1), tokens(own, 4000, 1))
+
+
+class Widens(Chain):
+    """A chain with a large tensor in the middle."""
+
+    def forward(self, x, times=1):
+        hidden = self.one(x)
+        if times > 1:
+            hidden = hidden.repeat(times, 1)[: len(x)]
+        return self.two(torch.relu(hidden))
+
+
+def test_a_call_that_is_not_captured_keeps_the_limit_and_the_error_names_the_function():
+    model, own = Widens(64).eval(), Widens(64).eval()
+    x = torch.rand(2, 64)
+    size = sum(weight.nbytes for weight in model.parameters())
+    limit = size * 3 // 4
+    with fake_gpus() as cuda:
+        calls = pw.Calls([((x,),)])
+        model, _ = place(model, calls, machine(1), limits={"gpu0": limit}, budget=0.5)
+        with model.placed.eager():
+            assert torch.equal(model(x), own(x))
+            assert torch.equal(model(x, 4), own(x, 4))
+            with pytest.raises(pw.PlacewrightError, match="function 'repeat' of a call") as info:
+                model(x, 1000)
+            needed = 1000 * x.nbytes
+            found = int(str(info.value).partition("needs ")[2].split(" bytes")[0].replace(",", ""))
+            assert needed <= found <= needed + limit
+            assert torch.equal(model(x), own(x))  # the next call runs as before
+        assert cuda.reserved <= limit

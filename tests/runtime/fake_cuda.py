@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from models import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -101,6 +102,31 @@ class Recorder(TorchDispatchMode):
         return outputs
 
 
+class Allocator(TorchDispatchMode):
+    """Counts the bytes of tensors that ops make; more than the cap is an error, as on a GPU."""
+
+    def __init__(self, cap: int, cuda: FakeCuda) -> None:
+        super().__init__()
+        self.cap, self.cuda = cap, cuda
+        self.blocks: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        inputs = set(map(storage, tensors_in((args, kwargs))))
+        outputs = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(outputs):
+            address, size = storage(tensor), tensor.untyped_storage().nbytes()
+            self.blocks = {
+                key: block for key, block in self.blocks.items() if not block[0].expired()
+            }
+            self.cuda.reserved = sum(size for _, size in self.blocks.values())
+            if address in inputs or address in self.blocks:
+                continue
+            if self.cuda.reserved + size > self.cap:
+                raise torch.OutOfMemoryError(f"Tried to allocate {size} bytes")
+            self.blocks[address] = StorageWeakRef(tensor.untyped_storage()), size
+        return outputs
+
+
 @dataclass
 class FakeCuda:
     """GPUs of the host's own memory.
@@ -110,12 +136,14 @@ class FakeCuda:
         free: Bytes that nothing uses.
         capturing: The graph that is being captured, if one is.
         cleared: How often cuBLAS's workspaces were freed.
+        reserved: Bytes that a capped call has allocated, and not freed.
     """
 
     gpus: int = 8
     free: int = 1 << 40
     capturing: list[FakeGraph] = field(default_factory=list)
     cleared: int = 0
+    reserved: int = 0
 
     def __post_init__(self) -> None:
         self.stream = FakeStream(self)
@@ -182,6 +210,14 @@ class FakeCuda:
 
     def free_bytes(self, index):
         return self.free
+
+    @contextlib.contextmanager
+    def memory_cap(self, index, size):
+        with Allocator(size, self):
+            yield
+
+    def reserved_bytes(self, index):
+        return self.reserved
 
     def peak_bytes(self, index):
         return 0

@@ -165,23 +165,22 @@ def test_one_island_in_rounds_is_auto_to_the_last_plan(seed, objective, discipli
 
 
 @pytest.mark.parametrize(
-    ("network", "cluster", "phase"),
+    ("network", "cluster", "phases"),
     [
-        ("branches", FOUR, "annealing order hot"),
-        ("offload", "1xP100+cpu", "annealing streaming warm"),
-        ("layered:ops=450", FOUR, "local-search restart"),
-        ("layered:ops=500", FOUR, "annealing order by scout"),
+        ("branches", FOUR, {"annealing order hot"}),
+        ("offload", "1xP100+cpu", {"annealing streaming warm"}),
+        ("layered:ops=500", FOUR, {"annealing order by scout", "local-search restart"}),
     ],
 )
-def test_all_that_a_search_keeps_is_the_same_in_rounds(network, cluster, phase):
-    """Down to the state of its generator; more than 400 ops have local search and restarts."""
+def test_all_that_a_search_keeps_is_the_same_in_rounds(network, cluster, phases):
+    """Down to the state of its generator; 500 ops have restarts and a scout."""
     limits = {"gpu0": "2GiB"} if network == "offload" else None
     problem = Problem(load(network), Cluster.parse(cluster), limits=limits)
     auto = Auto(first_evaluations=30, exact=False)
     whole, cut = (Search(problem, MaxEvaluations(1_200), seed=1) for _ in range(2))
     auto.run(whole)
     Islands(1, (auto,), 100, workers="threads:1").run(cut)
-    assert phase in whole.best_by_phase
+    assert phases <= whole.best_by_phase.keys()
     expected, found = SearchSnapshot.of(whole), SearchSnapshot.of(cut)
     for field in ("evaluations", "random", "found_by", "proven", "own_bound"):
         assert getattr(found, field) == getattr(expected, field)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.errors import ConfigError
 from placewright.policies import Episodes, HeadScores, Scores
 from placewright.training import (
     PPO,
     Regularization,
     Reinforce,
 )
+from placewright.training.batched_reinforce import BatchedReinforce
+from placewright.training.control_algorithms import NoUpdate, WithoutRewards
 
 torch = pytest.importorskip("torch")
 
@@ -43,6 +46,15 @@ class Coin(torch.nn.Module):
             toward = same.expand(len(drawn))[:, None]
         value = None if self.value is None else self.value.expand(len(drawn))
         return Scores((head,), value, toward)
+
+    tied_episodes = 1
+
+    def take(self, episodes, first, last):
+        chosen = slice(first, last)
+        actions = {"coin": episodes.actions["coin"][chosen]}
+        return Episodes(
+            actions, episodes.placements[chosen], np.arange(last - first), episodes.log_prob[chosen]
+        )
 
 
 TOSSED = Episodes(
@@ -140,3 +152,56 @@ def test_the_best_episode_is_imitated_whether_or_not_a_policy_can_say_toward(
         algorithm, [0.0] * 4, Regularization(best_episode=best), policy=Coin(leads=leads)
     )
     assert float(policy.logit.detach()) == 0.0
+
+
+HEADS = Episodes({"coin": np.array([1])}, TOSSED.placements[:1], np.arange(1), TOSSED.log_prob[:1])
+TAILS = Episodes({"coin": np.array([0])}, TOSSED.placements[:1], np.arange(1), TOSSED.log_prob[:1])
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 256])
+def test_a_batch_in_parts_takes_the_step_of_the_whole(batch):
+    """Rewards 0.25 · (1 + 2 + 3 - 1) · 0.5 and imitation 0.3 · 0.5, neither of them clipped."""
+    pressure = Regularization(self_imitation=0.3, best_episode=HEADS, max_grad_norm=10.0)
+    advantage = [1.0, -2.0, 3.0, 1.0]
+    whole, _ = learn(Reinforce(), advantage, pressure)
+    parts, said = learn(BatchedReinforce(batch), advantage, pressure)
+    assert float(parts.logit.detach()) == pytest.approx(0.1 * (0.625 + 0.15))
+    assert float(parts.logit.detach()) == pytest.approx(float(whole.logit.detach()))
+    assert said["gradient"] == pytest.approx(0.625)
+    assert said["gradient/other"] == pytest.approx(0.15)
+
+
+def test_opposing_gradients_of_any_size_cancel_when_each_is_clipped():
+    """Rewards pull to heads with 2, imitation to tails with 50: clipped to 1 each, they cancel."""
+    pressure = Regularization(self_imitation=100.0, best_episode=TAILS, max_grad_norm=1.0)
+    apart, said = learn(BatchedReinforce(), [4.0, -4.0, 4.0, -4.0], pressure)
+    as_one, _ = learn(Reinforce(), [4.0, -4.0, 4.0, -4.0], pressure)
+    assert float(apart.logit.detach()) == pytest.approx(0.0, abs=1e-6)
+    assert said["gradient/cosine"] == pytest.approx(-1.0)
+    assert float(as_one.logit.detach()) == pytest.approx(-0.1, rel=1e-3)
+
+
+def test_a_batched_gradient_that_is_no_number_changes_nothing():
+    policy, _ = learn(BatchedReinforce(), [np.nan, 0.0, 0.0, 0.0])
+    assert float(policy.logit.detach()) == 0.0
+
+
+def test_no_update_changes_no_weight_and_logs_the_entropy():
+    policy, said = learn(NoUpdate(), [4.0, -4.0, 4.0, -4.0])
+    assert float(policy.logit.detach()) == 0.0
+    assert said == {"gradient": 0.0, "entropy/coin": pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize("algorithm", [Reinforce(), PPO(epochs=1), BatchedReinforce()])
+def test_without_rewards_only_imitation_moves_the_policy(algorithm):
+    pressure = Regularization(self_imitation=0.3, best_episode=TAILS)
+    moved, _ = learn(WithoutRewards(algorithm), [4.0, -4.0, 4.0, -4.0], pressure)
+    alone, _ = learn(algorithm, [0.0] * 4, pressure)
+    still, _ = learn(WithoutRewards(algorithm), [4.0, -4.0, 4.0, -4.0])
+    assert float(moved.logit.detach()) == float(alone.logit.detach()) < 0.0
+    assert float(still.logit.detach()) == 0.0
+
+
+def test_a_batched_update_refuses_to_be_clipped_as_one():
+    with pytest.raises(ConfigError, match="clips its terms one by one"):
+        BatchedReinforce().loss(Coin(), None, TOSSED, np.zeros((4, 1)), Regularization())

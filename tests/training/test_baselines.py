@@ -13,6 +13,7 @@ from placewright.training import (
     PerGraph,
     PerStep,
 )
+from placewright.training.baselines import TopShare
 
 torch = pytest.importorskip("torch")
 
@@ -64,3 +65,25 @@ def test_a_baseline_goes_on_from_its_state(make):
     other.restore(json.loads(json.dumps(one.state())))
     later = np.array([[-4.0], [-5.0]])
     assert (one.advantage(later, ALL, "g") == other.advantage(later, ALL, "g")).all()
+
+
+def test_the_top_share_learns_from_the_best_episodes_alone():
+    """Of returns 0 to 9 the best fifth exceeds 7.2 by 0.8 and 1.8; one episode is not included."""
+    returns = np.arange(11.0)[:, None]
+    included = np.arange(11) < 10
+    advantage = TopShare(0.2).advantage(returns, included, "graph")[:, 0]
+    size = np.sqrt((0.8**2 + 1.8**2) / 10)
+    assert advantage[8:10] == pytest.approx(np.array([0.8, 1.8]) / size)
+    assert not advantage[:8].any()
+    assert advantage[10] == 0.0
+
+
+def test_the_top_share_of_equal_returns_is_not_noise():
+    same = np.full((8, 1), 0.1) + np.arange(8)[:, None] * 1e-12
+    assert np.abs(TopShare(0.25).advantage(same, np.ones(8, dtype=bool), "graph")).max() < 1e-4
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_top_share_of_none_or_all_is_refused(share):
+    with pytest.raises(ValueError, match="expected more than 0 and less than 1"):
+        TopShare(share)

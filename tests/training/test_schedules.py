@@ -10,6 +10,7 @@ from placewright.training import (
     Staircase,
     Step,
 )
+from placewright.training.schedules import Until
 
 torch = pytest.importorskip("torch")
 
@@ -21,3 +22,8 @@ def test_schedules_go_by_the_share_of_the_budget():
     assert Linear(1.0, 3.0, 0.5, 0.75)(0.625) == 2.0
     stairs = Staircase(8.0, 0.5, 0.5, 2)
     assert [stairs(share) for share in (0.0, 0.5, 0.74, 0.75, 1.0)] == [8.0, 8.0, 8.0, 4.0, 2.0]
+
+
+def test_a_schedule_ends_at_its_share_of_the_budget():
+    schedule = Until(Linear(1.0, 0.0), 0.5)
+    assert [schedule(share) for share in (0.0, 0.25, 0.5, 1.0)] == [1.0, 0.75, 0.0, 0.0]

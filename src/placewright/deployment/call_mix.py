@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from placewright.runtime.dynamo.backend import PlanBackend
     from placewright.runtime.dynamo.dry_run import DryCall
+    from placewright.runtime.placed_model import PlacedModel
 
 MAX_DRY_TOKENS = 512
 """Tokens that a dry run generates at most to reach the middle of a generation."""
@@ -116,6 +117,15 @@ class Generate:
             shapes += self._shapes(run.calls, label, weight / total)
         return shapes
 
+    def prepare(self, placed: PlacedModel) -> None:
+        """Let `generate` of a placed model decode with caches of fixed lengths."""
+        if hasattr(placed.model, "_prepare_cache_for_generation"):  # it is of transformers
+            from placewright.runtime.generation import use_buckets
+
+            is_decoder = not getattr(placed.model.config, "is_encoder_decoder", False)
+            prompt = max(self.lengths) if is_decoder else 1
+            use_buckets(placed, prompt + self.new_tokens)
+
     def _shapes(self, calls: Sequence[DryCall], label: str, share: float) -> list[CallShape]:
         """Encoder, prefill and the token in the middle of a generation, with their counts."""
         numbers = list(dict.fromkeys(call.number for call in calls if call.is_model))
@@ -201,6 +211,9 @@ class Calls:
     def key(self) -> dict[str, Any]:
         """What tells it from others, as plain data."""
         return {"calls": _plain(self.parts())}
+
+    def prepare(self, placed: PlacedModel) -> None:
+        """Calls are made as they are: there is nothing to prepare."""
 
     def parts(self) -> list[tuple[tuple[Any, ...], dict[str, Any], float]]:
         """Arguments, keyword arguments and weight of each call; copies, since calls change them."""

@@ -63,6 +63,7 @@ def capture_calls(placed: PlacedModel, mix: Generate | Calls) -> list[CapturedCa
     Raises:
         GraphError: A call cannot be captured.
     """
+    mix.prepare(placed)
     with empty_weights(placed.model):
         shapes = mix.call_shapes(placed.model, placed.backend)
         if not shapes:

@@ -314,6 +314,8 @@ class _Placement:
             placed.backend.memory_limits = MemoryLimits(cluster, self.limits)
         placed.move_weights()
         placed.install()
+        if not isinstance(self.mix, Train):
+            self.mix.prepare(placed)
 
     def _leave_on(self, device: str) -> None:
         from placewright.runtime.real_devices import find_real_devices

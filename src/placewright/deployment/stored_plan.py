@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.workload_result import WorkloadResult
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,8 @@ class StoredPlan:
         optimizer: str | None = None,
     ) -> StoredPlan:
         """What to keep of a result."""
-        planned = plan_calls(result.plan, flops)
+        seconds = [call.objective_value for call in getattr(result, "calls", (result,))]
+        planned = plan_calls(result.plan, flops, seconds)
         return cls(planned, None, result.objective_value, optimizer, _today())
 
     @classmethod
@@ -65,7 +66,13 @@ class StoredPlan:
         return {
             "version": VERSION,
             "calls": [
-                {"flops": call.flops, "plan": plan_data(call.plan)} for call in self.planned_calls
+                {
+                    "name": call.name,
+                    "flops": call.flops,
+                    "seconds": call.seconds,
+                    "plan": plan_data(call.plan),
+                }
+                for call in self.planned_calls
             ],
             "device": self.device,
             "seconds": self.seconds,
@@ -84,7 +91,13 @@ class StoredPlan:
             if data["version"] != VERSION:
                 raise FileError(f"a plan of version {data['version']!r}: expected {VERSION}")
             calls = tuple(
-                PlannedCall(read_plan(call["plan"]), float(call["flops"])) for call in data["calls"]
+                PlannedCall(
+                    read_plan(call["plan"]),
+                    float(call["flops"]),
+                    str(call["name"]),
+                    float(call["seconds"]),
+                )
+                for call in data["calls"]
             )
             device, optimizer = data["device"], data["optimizer"]
             if not calls and not isinstance(device, str):

@@ -5,25 +5,35 @@ captured. Every PyTorch function then runs on the device where the plan has the 
 whose weights it reads, else on the device of its first tensor; inputs of other devices are copied
 there. Streamed weights are prefetched in the order of the previous call. This works for every call
 that works without a plan.
+
+Where the model has limits, the allocator of each GPU is capped for the time of the call. A function
+that needs more memory gets it from prefetched weights; else the error names the function.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
+from placewright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
     from placewright.runtime.real_devices import RealDevice
 
 _IN_PLACE_FUNCTIONS = frozenset({"__setitem__", "copy_", "set_"})
+_REQUEST = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|[KMGT]iB)")
+_GPU = re.compile(r"\bGPU (\d+)")
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def find_compute_devices(
@@ -53,21 +63,37 @@ def find_compute_devices(
     return torch_devices
 
 
+@contextlib.contextmanager
+def memory_caps(limits: Mapping[int, int]) -> Iterator[None]:
+    """Cap the allocator of each GPU inside the block.
+
+    Args:
+        limits: Bytes, by the number of the GPU.
+    """
+    with contextlib.ExitStack() as stack:
+        for index, size in limits.items():
+            stack.enter_context(current_backend().memory_cap(index, size))
+        yield
+
+
 class EagerPlacement(TorchFunctionMode):
     """While it is active, PyTorch functions run on the devices that a plan names.
 
     Args:
         compute_devices: The PyTorch device on which each parameter and buffer is read, by id.
         prefetch_bytes: Bytes of weights that may be prefetched to each device.
+        limits: Bytes that may be used of each GPU, by its number; others have no limit.
     """
 
     def __init__(
         self,
         compute_devices: Mapping[int, torch.device],
         prefetch_bytes: Mapping[torch.device, int],
+        limits: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.compute_devices, self.prefetch_bytes = compute_devices, prefetch_bytes
+        self.limits = dict(limits or {})
         self.previous_weights: list[torch.Tensor] = []  # copied by the previous call, in order
         self.current_weights: list[torch.Tensor] = []
         self.prefetches: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -88,6 +114,39 @@ class EagerPlacement(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             return func(*args, **kwargs)
+        try:
+            return self._run(func, name, args, kwargs)
+        except torch.OutOfMemoryError as error:
+            if not self.limits:
+                raise
+            if not self.prefetches or _is_in_place(name):  # which may have written a part
+                raise self._limit_error(name, error) from error
+        self.prefetches.clear()
+        current_backend().empty_cache()
+        try:
+            return self._run(func, name, args, kwargs)
+        except torch.OutOfMemoryError as error:
+            raise self._limit_error(name, error) from error
+
+    def _limit_error(self, name: str, error: torch.OutOfMemoryError) -> ExecutionError:
+        """An error that says which function needs how much memory."""
+        found, gpu = _REQUEST.search(str(error)), _GPU.search(str(error))
+        request = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+        texts = []
+        for index, limit in self.limits.items():
+            if gpu is not None and int(gpu[1]) != index:
+                continue
+            needed = max(current_backend().reserved_bytes(index) + request, limit + 1)
+            texts.append(
+                f"GPU {index} may use {format_bytes(limit)} and needs {needed:,} bytes or more"
+            )
+        return ExecutionError(
+            f"function {name!r} of a call that is not captured does not fit: {', '.join(texts)}: "
+            "place the model with a higher limit, or for calls of this kind, which are then planned"
+        )
+
+    def _run(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Run a function on its device."""
         tensors = [*_tensors_in(args), *_tensors_in(kwargs.values())]
         if len({value.device for value in tensors}) < 2 and not any(
             self.compute_devices.get(id(value), value.device) != value.device for value in tensors
@@ -102,7 +161,7 @@ class EagerPlacement(TorchFunctionMode):
     def _target(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.device:
         """A function's device: of the tensor it changes, a weight, or its first tensor."""
         first_tensor = tensors[0]
-        if name in _IN_PLACE_FUNCTIONS or (name.endswith("_") and not name.endswith("__")):
+        if _is_in_place(name):
             return first_tensor.device
         for tensor in tensors:
             if id(tensor) in self.compute_devices:
@@ -157,10 +216,18 @@ class EagerPlacement(TorchFunctionMode):
             if free_bytes < 0 or self.compute_devices[id(next_weight)] != target:
                 return
             with current_backend().stream_scope(stream), torch.no_grad():
-                copy = next_weight.detach().to(target, non_blocking=True)
+                try:
+                    copy = next_weight.detach().to(target, non_blocking=True)
+                except torch.OutOfMemoryError:  # it is copied when it is read
+                    return
                 event = current_backend().new_event()
                 event.record(stream)
             self.prefetches[id(next_weight)] = copy, event
+
+
+def _is_in_place(name: str) -> bool:
+    """Whether a function writes into its first tensor."""
+    return name in _IN_PLACE_FUNCTIONS or (name.endswith("_") and not name.endswith("__"))
 
 
 def _tensors_in(values: Any) -> list[torch.Tensor]:

@@ -23,7 +23,10 @@ from placewright.simulator import simulate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
+
     from placewright.cluster import Cluster
+    from placewright.runtime.dynamo.backend import PlanBackend
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 
 GROWTH = 1.25
@@ -37,12 +40,12 @@ class MemoryLimits:
     Args:
         cluster: The devices, with their memory.
         limits: Bytes that may be used, by device, where that is less.
-        checked: The largest sizes that are known to fit, by graph.
+        checked: The largest sizes that are known to fit, by graph, and the bytes that were held.
     """
 
     cluster: Cluster
     limits: Mapping[str, int]
-    checked: WeakKeyDictionary[CompiledGraph, tuple[int, ...]] = field(
+    checked: WeakKeyDictionary[CompiledGraph, tuple[tuple[int, ...], int]] = field(
         default_factory=WeakKeyDictionary
     )
 
@@ -54,15 +57,19 @@ class MemoryLimits:
                 would do.
         """
         sizes = tuple(value for value in args if isinstance(value, int))
-        known = self.checked.get(graph)
-        if known is not None and all(
-            size <= limit for size, limit in zip(sizes, known, strict=True)
+        held = sum(tensor.nbytes for tensor in _held_tensors(graph, args))
+        known, known_held = self.checked.get(graph, (None, 0))
+        if (
+            known is not None
+            and held <= known_held
+            and all(size <= limit for size, limit in zip(sizes, known, strict=True))
         ):
             return
         if sizes:
             grown = [_grown(value) for value in args]
             if not self._excess(graph, grown):
-                self.checked[graph] = tuple(value for value in grown if isinstance(value, int))
+                grown_sizes = tuple(value for value in grown if isinstance(value, int))
+                self.checked[graph] = grown_sizes, held
                 return
         excess = self._excess(graph, args)
         if excess:
@@ -78,7 +85,16 @@ class MemoryLimits:
                 f"this call does not fit: {texts}: place the model with limits={{{enough}}} or "
                 "more, or for calls of this size"
             )
-        self.checked[graph] = sizes
+        self.checked[graph] = sizes, held
+
+    def of_gpus(self, backend: PlanBackend) -> dict[int, int]:
+        """The limit of each GPU, by its number; streams of one GPU share it."""
+        limits: dict[int, int] = {}
+        for real_device in backend.real_devices:
+            if real_device.is_gpu and real_device.name in self.cluster.position:
+                limit = self._limit(real_device.name)
+                limits[real_device.index] = limits.get(real_device.index, 0) + limit
+        return limits
 
     def _excess(self, graph: CompiledGraph, args: Sequence[Any]) -> dict[str, tuple[int, int]]:
         """The bytes that a call needs and may use, of each GPU that is too small for it."""
@@ -99,7 +115,12 @@ class MemoryLimits:
         ]
         timeline = simulate(problem, Plan.of(problem, placement, staging=planned.staging))
         excess = {}
+        real_devices = {device.name: device for device in graph.backend.real_devices}
+        held = _held_tensors(graph, args)
         for device, peak in zip(self.cluster.devices, timeline.peak.tolist(), strict=True):
+            if device.name in real_devices:
+                torch_device = real_devices[device.name].torch_device
+                peak += sum(tensor.nbytes for tensor in held if tensor.device == torch_device)
             usable = self._limit(device.name) - device.reserve
             if device.kind != HOST and peak > usable:
                 excess[device.name] = int(peak), usable
@@ -108,6 +129,17 @@ class MemoryLimits:
     def _limit(self, name: str) -> int:
         memory = self.cluster.devices[self.cluster.position[name]].memory
         return min(self.limits.get(name, memory), memory)
+
+
+def _held_tensors(graph: CompiledGraph, args: Sequence[Any]) -> list[torch.Tensor]:
+    """What lies in a GPU's memory during a call, and is neither an argument nor a weight."""
+    addresses = {value.data_ptr() for value in args if hasattr(value, "data_ptr")}
+    return [
+        tensor
+        for tensors in graph.backend.held_tensors
+        for tensor in tensors()
+        if tensor.device.type != "cpu" and tensor.data_ptr() not in addresses
+    ]
 
 
 def _grown(value: Any) -> Any:

@@ -152,14 +152,15 @@ class PlacedModel:
         """Redirect the model's calls to this object."""
         model: Any = self.model
         self._model_apply = model._apply
-        self._set_attributes(model, _apply=self._apply)
+        self.set_attributes(model, _apply=self._apply)
         for calls in (self.calls, *self.part_calls):
-            self._set_attributes(calls.model, placed=self, forward=_new_forward(calls))
+            self.set_attributes(calls.model, placed=self, forward=_new_forward(calls))
         if hasattr(model, "get_compiled_call"):  # which transformers calls with a static cache
-            self._set_attributes(model, get_compiled_call=lambda _: model.__call__)
+            self.set_attributes(model, get_compiled_call=lambda _: model.__call__)
         self._hook = model.register_load_state_dict_post_hook(self._after_load)
 
-    def _set_attributes(self, module: torch.nn.Module, **attributes: Any) -> None:
+    def set_attributes(self, module: torch.nn.Module, **attributes: Any) -> None:
+        """Set attributes of a module until `remove`."""
         for name, value in attributes.items():
             self._saved_attributes.append((module, name, vars(module).get(name, _MISSING)))
             vars(module)[name] = value
@@ -196,6 +197,15 @@ class PlacedModel:
     def eager_calls(self) -> Counter[str]:
         """How many calls ran eagerly, by the reason."""
         return self.calls.eager_calls
+
+    @property
+    def predicted_seconds(self) -> dict[str, float]:
+        """The predicted time of each planned call, by its name; empty: none is known."""
+        return {
+            call.name: call.seconds
+            for call in self.backend.planned_calls
+            if call.name and call.seconds
+        }
 
     @property
     def graphs(self) -> tuple[CompiledGraph, ...]:

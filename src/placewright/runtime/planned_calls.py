@@ -32,25 +32,35 @@ class PlannedCall:
 
     Args:
         flops: The FLOPs of the call that it was made for; 0: unknown.
+        name: Of the call, such as `decode`.
+        seconds: Its predicted time; 0: unknown.
     """
 
     plan: Plan
     flops: float = 0.0
+    name: str = ""
+    seconds: float = 0.0
 
 
 def plan_calls(
-    plan: Plan | WorkloadPlan, flops: Sequence[float] | None = None
+    plan: Plan | WorkloadPlan,
+    flops: Sequence[float] | None = None,
+    seconds: Sequence[float] | None = None,
 ) -> tuple[PlannedCall, ...]:
     """The plan of each call; each places all weights of the model.
 
     Args:
         flops: The FLOPs of each call, where they are known.
+        seconds: The predicted time of each call, where it is known.
     """
     if not isinstance(plan, WorkloadPlan):
         return (PlannedCall(plan),)
+    unknown = [0.0] * len(plan.plans)
     return tuple(
-        PlannedCall(with_all_weights(call_plan, plan.weights), call_flops)
-        for call_plan, call_flops in zip(plan.plans, flops or [0.0] * len(plan.plans), strict=True)
+        PlannedCall(with_all_weights(call_plan, plan.weights), call_flops, name, call_seconds)
+        for name, call_plan, call_flops, call_seconds in zip(
+            plan.calls, plan.plans, flops or unknown, seconds or unknown, strict=True
+        )
     )
 
 

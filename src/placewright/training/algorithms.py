@@ -273,3 +273,27 @@ def _entropy_shares(scores: Scores) -> dict[str, float]:
     return {
         f"entropy/{head.name}": float(head.normalised_entropy.detach()) for head in scores.heads
     }
+
+
+def loss_terms(
+    policy: Policy,
+    problem: Problem,
+    episodes: Episodes,
+    advantage: NDArray[np.float64],
+    regularization: Regularization,
+) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, float]]:
+    """REINFORCE's loss in two terms: of rewards, and of entropy and self-imitation, if it has any.
+
+    Returns:
+        Both, and each head's entropy as a share.
+    """
+    scores = policy.score(problem, episodes, regularization.imitation_target)
+    rewards = -(_credit(advantage, scores) * scores.log_prob).sum(dim=1).mean()
+    others = _entropy_loss(scores, regularization)
+    others = others + _self_imitation_loss(policy, problem, scores, regularization)
+    no_others = isinstance(others, float)
+    return (
+        rewards + _value_loss(scores, advantage),
+        None if no_others else others,
+        _entropy_shares(scores),
+    )

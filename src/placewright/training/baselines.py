@@ -168,6 +168,37 @@ class BatchNormalised(StatelessBaseline):
         return np.where(included[:, None], (returns - batch.mean(axis=0)) / deviation, 0.0)
 
 
+class TopShare(StatelessBaseline):
+    """The return that the best episodes of a batch exceed; the others are not learned from.
+
+    The risk-seeking policy gradient (Petersen et al. 2021): a search reports its best plan, not the
+    mean of all, and the mean of uncertain plans can be best where no plan is good.
+
+    Args:
+        share: The share of episodes that is learned from.
+        min_deviation: A smaller deviation counts as this, so that equal plans do not become noise.
+    """
+
+    def __init__(self, share: float = 0.05, min_deviation: float = 1e-6) -> None:
+        if not 0 < share < 1:
+            raise ValueError(f"a share of {share:g}: expected more than 0 and less than 1")
+        self.share, self.min_deviation = share, min_deviation
+
+    def advantage(
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.float64]:
+        if not included.any():
+            return np.zeros_like(returns)
+        threshold = np.quantile(returns[included], 1 - self.share, axis=0)
+        excess = np.where(included[:, None], np.maximum(returns - threshold, 0.0), 0.0)
+        size = np.sqrt(np.square(excess[included]).mean())
+        return excess / max(float(size), self.min_deviation)
+
+
 class StartNormalised(StatelessBaseline):
     """The mean of those episodes of the batch that start alike, and one deviation for all (GO).
 

@@ -70,6 +70,17 @@ class Decay:
 
 
 @dataclass(frozen=True)
+class Until:
+    """Another schedule until a share of the budget is used, then 0."""
+
+    schedule: Schedule
+    share: float
+
+    def __call__(self, progress: float) -> float:
+        return self.schedule(progress) if progress < self.share else 0.0
+
+
+@dataclass(frozen=True)
 class Staircase:
     """A value that is multiplied by `factor` at each of `steps` equal steps after `begin`."""
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ class ProcessWorker:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._sent_problems = RecentProblems()
+        self._lock, self._is_killed = threading.Lock(), False
         self._connection, remote = socket.socketpair()
         # The same packages as here; `-P` adds none from the current folder.
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -124,8 +126,11 @@ class ProcessWorker:
 
     def kill(self) -> None:
         """End the process and what it has started."""
-        with contextlib.suppress(OSError):  # the group is gone
-            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._lock:
+            if not self._is_killed:  # later its number may be that of another process
+                self._is_killed = True
+                with contextlib.suppress(OSError):  # the group is gone
+                    os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
         with contextlib.suppress(OSError):

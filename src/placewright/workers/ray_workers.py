@@ -40,15 +40,15 @@ class RayBackend:
     """Actors of one Ray cluster, each with one CPU.
 
     Args:
-        owns_cluster: Whether the cluster ends with the workers.
+        ends_connection: Whether closing disconnects, and so ends a cluster of our own.
     """
 
     kind: WorkerKind = "ray"
     exchange_seconds = 1.3e-3
 
-    def __init__(self, count: int, max_bytes: int, owns_cluster: bool) -> None:
+    def __init__(self, count: int, max_bytes: int, ends_connection: bool) -> None:
         self.count = count
-        self._max_bytes, self._owns_cluster = max_bytes, owns_cluster
+        self._max_bytes, self._ends_connection = max_bytes, ends_connection
         self._problems = RecentProblems(_SHARED_PROBLEMS)
         self._lock = threading.Lock()
 
@@ -59,9 +59,9 @@ class RayBackend:
         Raises:
             WorkerError: There is no such cluster, or it has too few CPUs.
         """
-        owns_cluster = False
+        ends_connection = False
         if not ray.is_initialized():
-            owns_cluster = True
+            ends_connection = True
             try:
                 if spec.address is None:
                     _start_cluster(spec.count or 1)
@@ -74,13 +74,13 @@ class RayBackend:
         available = int(_resources().get("CPU", 0))
         count = available if spec.count is None else spec.count
         if not 1 <= count <= available:
-            if owns_cluster:
+            if ends_connection:
                 ray.shutdown()
             raise WorkerError(
                 f"workers {spec}: the Ray cluster has {available} CPUs: expected one for each of "
                 f"{max(1, count)} workers"
             )
-        return cls(count, max_bytes, owns_cluster)
+        return cls(count, max_bytes, ends_connection)
 
     def start_worker(self, number: int) -> RayWorker:
         """Start an actor."""
@@ -96,7 +96,7 @@ class RayBackend:
     def close(self) -> None:
         """Leave a running cluster as it is, and end one that was started for these workers."""
         self._problems.clear()
-        if self._owns_cluster:
+        if self._ends_connection:
             ray.shutdown()
 
 

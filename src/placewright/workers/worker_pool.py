@@ -197,8 +197,11 @@ class Workers:
     # -- the queue ----------------------------------------------------------------------------
 
     def _add(self, chunks: list[_Chunk]) -> None:
+        # A forked copy has no workers, and perhaps a lock that nobody will release.
+        if self._owner_pid != os.getpid():
+            raise ConfigError("these workers belong to another process: open new ones here")
         with self._changed:
-            if self._closing.is_set() or self._owner_pid != os.getpid():
+            if self._closing.is_set():
                 raise ConfigError("these workers are closed: open new ones with open_workers")
             self._queue.extend(chunks)
             self._changed.notify(len(chunks))
@@ -252,7 +255,7 @@ class Workers:
         while not self._closing.is_set():
             if worker is None:
                 if losses:
-                    self._closing.wait(min(_MAX_DELAY, _FIRST_DELAY * 2 ** (losses - 1)))
+                    self._closing.wait(min(_MAX_DELAY, _FIRST_DELAY * 2 ** min(losses - 1, 20)))
                 worker = self._start(number)
                 losses += worker is None
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from attack.tiny_workloads import best_workload_plan, tiny_workload
 from attack.workload_oracle import baseline_keys
@@ -21,6 +22,7 @@ from placewright import (
     WorkloadPlan,
     WorkloadResult,
     evaluate,
+    simulator,
     solve,
     zoo,
 )
@@ -30,7 +32,12 @@ from placewright.solvers.bounds.shared_memory import shared_memory_bound
 from placewright.solvers.cautious_choice import SLOW_HOST, scale_host, simulated_key
 from placewright.solvers.search import phase_name
 from placewright.solvers.stop import Stop
-from placewright.solvers.workloads.call_plans import pin_weights, residency_of
+from placewright.solvers.workloads.call_plans import (
+    pin_weights,
+    residency_of,
+    transferred_plans,
+)
+from placewright.solvers.workloads.call_turns import CallTurns
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
 from placewright.workload_plan import own_plan
 
@@ -127,6 +134,43 @@ def test_the_same_seed_and_evaluations_give_the_same_plan(workload: Workload):
     assert first.plan == again.plan
     assert first.evaluations == again.evaluations
     assert [entry[::2] for entry in first.history] == [entry[::2] for entry in again.history]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_turn_is_no_worse_than_the_plans_of_other_placements_of_the_weights(seed: int):
+    """Each call's ops stay where they are under the other placement, and the weights move."""
+    workload = tiny_workload(seed)
+    search = WorkloadSearch(workload, MaxEvaluations(5_000), seed)
+    for device in range(len(workload.cluster.devices)):
+        positions, problem = workload.weight_positions[0], workload.problems[0]
+        placement = problem.legalize(np.full(len(problem.graph), device, dtype=np.int32))
+        search.judge_residency(placement[positions])
+    best, *others = sorted(search.by_residency, key=lambda name: search.by_residency[name].key)
+    expected = []
+    for at in range(len(workload)):
+        pinned = pin_weights(workload, at, search.by_residency[best].residency)
+        rows = [
+            transferred_plans(pinned, search.by_residency[name].calls[at].plan) for name in others
+        ]
+        verdicts = [simulator.judge_batch(pinned, batch) for batch in rows]
+        for batch in rows:
+            assert all(
+                pinned.arrays.allowed[np.arange(pinned.arrays.ops), row].all()
+                for row in batch.placement
+            )
+        expected.append(
+            [
+                (
+                    int((verdict.peak[row] - pinned.arrays.capacity).clip(0).sum()),
+                    float(verdict.value[row]),
+                )
+                for verdict in verdicts
+                for row in range(len(verdict.value))
+            ]
+        )
+    CallTurns(search, Auto(first_evaluations=20)).run(best, 0.5)
+    for call, keys in zip(search.by_residency[best].calls, expected, strict=True):
+        assert all((call.overflow, call.value) <= key for key in keys)
 
 
 def test_one_call_is_what_auto_finds_for_its_problem():

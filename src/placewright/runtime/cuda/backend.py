@@ -108,6 +108,12 @@ class Backend(Protocol):
     def free_bytes(self, index: int) -> int:
         """Bytes of a GPU that nothing uses."""
 
+    def memory_cap(self, index: int, size: int) -> AbstractContextManager[Any]:
+        """Let the allocator of a GPU take at most `size` bytes inside the block."""
+
+    def reserved_bytes(self, index: int) -> int:
+        """Bytes of a GPU that the allocator has, used or not."""
+
     def peak_bytes(self, index: int) -> int:
         """The most bytes that tensors took on a GPU at once, since `reset_peak`."""
 
@@ -198,6 +204,20 @@ class TorchCuda:
 
     def free_bytes(self, index: int) -> int:
         return int(self._cuda.mem_get_info(index)[0])
+
+    @contextmanager
+    def memory_cap(self, index: int, size: int) -> Iterator[None]:
+        total = self.properties(index).total_memory
+        get_fraction = getattr(self._cuda, "get_per_process_memory_fraction", lambda _: 1.0)
+        previous = float(get_fraction(index))
+        self._cuda.set_per_process_memory_fraction(min(previous, size / total), index)
+        try:
+            yield
+        finally:
+            self._cuda.set_per_process_memory_fraction(previous, index)
+
+    def reserved_bytes(self, index: int) -> int:
+        return int(self._cuda.memory_reserved(index))
 
     def peak_bytes(self, index: int) -> int:
         return int(self._cuda.max_memory_allocated(index))

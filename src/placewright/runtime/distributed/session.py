@@ -301,42 +301,48 @@ class RankSession:
     def fail(self, error: BaseException) -> None:
         """End the session on all ranks; the first failure is the one that all of them report."""
         text = str(error) or type(error).__name__
+        lost = error.rank if isinstance(error, ConnectionLost) else None
+        # Not a daemon, and begun before anyone learns of the failure: the program may end at once,
+        # and must not before the other ranks are told. Nor may a thread wait in gloo by then.
+        tells = threading.Thread(
+            target=self._tell_failure,
+            args=(text, lost),
+            name="placewright-tells-failure",
+            daemon=False,  # which it would be if made by one
+        )
         with self._lock:
             if self.failure is not None or self.is_closed:
                 return
+            tells.start()
             self.failure = text
             self._ended.set()
-            executors, channels = list(self.executors.values()), list(self.channels.values())
-        message = ControlMessage(MessageKind.FAILED, data={"text": text[:3000]})
-        senders = [  # each in a thread: a rank that hangs holds up no other
-            threading.Thread(target=try_send, args=(channel, message, True), daemon=True)
-            for channel in channels
-            if not (isinstance(error, ConnectionLost) and error.rank == channel.peer)
-        ]
-        for sender in senders:
-            sender.start()
+            executors = list(self.executors.values())
         for executor in executors:
             executor.end_steps(text)
         for replies in self._replies.values():
             replies.put(None)
         self.work.put(None)
-        for sender in senders:
-            sender.join(timeout=2.0)
-        for channel in channels:
-            channel.stop()
-        # Not a daemon: a thread that waits in gloo while the interpreter ends would abort it.
-        threading.Thread(target=self._disconnect, name="placewright-disconnects").start()
 
-    def _disconnect(self) -> None:
-        """End all threads of a session that has failed, when the others have said so, too.
+    def _tell_failure(self, text: str, lost: int | None) -> None:
+        """Tell all ranks but the one that is lost, wait until they know, and end all threads.
 
-        A connection that ends before would lose the message, and they would blame this rank.
+        A connection that ended before would lose the message, and they would blame this rank.
         """
+        message = ControlMessage(MessageKind.FAILED, data={"text": text[:3000]})
+        channels = [channel for channel in self.channels.values() if channel.peer != lost]
+        senders = [  # each in a thread: a rank that hangs holds up no other
+            threading.Thread(target=try_send, args=(channel, message, True), daemon=True)
+            for channel in channels
+        ]
+        for sender in senders:
+            sender.start()
         end = time.monotonic() + min(self.silence, JOIN_TIMEOUT)
+        for channel, sender in zip(channels, senders, strict=True):
+            sender.join(max(0.0, end - time.monotonic()))
+            channel.peer_knows.wait(max(0.0, end - time.monotonic()))
         for channel in self.channels.values():
-            if not channel.is_silent:
-                channel.peer_knows.wait(max(0.0, end - time.monotonic()))
-        time.sleep(DISCONNECT_DELAY)  # ranks that are not told by this one
+            channel.stop()
+        time.sleep(DISCONNECT_DELAY)  # ranks that another one tells
         self.transport.disconnect()
         self._join_threads()
 

@@ -34,7 +34,11 @@ from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
-from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
+from placewright.runtime.eager_fallback import (
+    EagerPlacement,
+    find_compute_devices,
+    memory_caps,
+)
 from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
@@ -100,6 +104,8 @@ class PlanBackend:
         self.thread = threading.local()
         """`signature`: of the forward that this thread calls, if it is not the model's."""
         self.memory_limits: MemoryLimits | None = None  # None: calls are not checked
+        self.held_tensors: list[Callable[[], Sequence[torch.Tensor]]] = []
+        """What lies in memory between two calls, besides weights, such as caches."""
         self.dry_run: DryRun | None = None  # graphs that run compute nothing
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
@@ -304,7 +310,8 @@ class PlanBackend:
         with self.lock:
             for graph in self.graphs:
                 graph.close()
-                self._executors.pop(id(graph), None)
+                for closed in (graph, *graph.static_graphs):
+                    self._executors.pop(id(closed), None)
 
     def drop_graphs(self) -> None:
         """Stop all executors and forget their graphs."""
@@ -341,6 +348,20 @@ class PlanBackend:
         finally:
             self._outputs.device = previous
 
+    @contextlib.contextmanager
+    def fixed_length(self, is_fixed: bool) -> Iterator[None]:
+        """Let symbolic graphs that this thread runs have a form of their own for each size."""
+        previous, self.thread.is_fixed = self.has_fixed_length, is_fixed
+        try:
+            yield
+        finally:
+            self.thread.is_fixed = previous
+
+    @property
+    def has_fixed_length(self) -> bool:
+        """Whether the call of this thread has sizes that many others will have."""
+        return getattr(self.thread, "is_fixed", False)
+
     @property
     def output_device(self) -> torch.device | None:
         """The device of the outputs of graphs; None: as they were traced."""
@@ -361,7 +382,7 @@ class PlanBackend:
         with self._eager_lock:
             mode = self._eager_placement()
             mode.begin_call()
-            with mode:
+            with memory_caps(mode.limits), mode:
                 yield
 
     def _eager_placement(self) -> EagerPlacement:
@@ -376,7 +397,8 @@ class PlanBackend:
                 for real_device, size in zip(self.real_devices, sizes, strict=True)
             }
             devices = find_compute_devices(self.plan, self.real_devices, tensors)
-            self._eager = ids, EagerPlacement(devices, prefetch_bytes)
+            limits = None if self.memory_limits is None else self.memory_limits.of_gpus(self)
+            self._eager = ids, EagerPlacement(devices, prefetch_bytes, limits)
         return self._eager[1]
 
 

@@ -48,14 +48,23 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @contextlib.contextmanager
-def full_guards(max_graphs: int) -> Iterator[None]:
+def full_guards(max_graphs: int, has_fixed_cache: bool = False) -> Iterator[None]:
     """Let TorchDynamo guard all that a model's graphs depend on.
 
     By default it does not guard hooks of modules. PyTorch 2.11 does not look at weights whose
     module has the same dictionaries as before, and so misses one that was frozen or transposed;
     and it has no limit of recompilations for one function (`max_graphs`), but for all.
+
+    Calls with a fixed cache are traced with equal symbols for equal sizes, where sizes are not
+    marked as static: that takes half as long as with a symbol for each layer.
     """
     settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
+    if has_fixed_cache:
+        settings |= {
+            "assume_static_by_default": False,
+            "specialize_int": True,
+            "specialize_float": True,
+        }
     if IS_TORCH_2_11:
         settings |= {
             "guard_nn_modules_using_dict_tags": False,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from placewright.graph import Graph
 from placewright.runtime.dynamo.call_checks import IS_TORCH_2_11
 from placewright.runtime.dynamo.double_backward import refuse_double_backward
 from placewright.runtime.dynamo.graph_outputs import GraphCall, GraphOutputs
+from placewright.runtime.dynamo.static_graph import make_static
 from placewright.runtime.dynamo.steps import CallNotServed, CallResolved, NotInFlight, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
 from placewright.runtime.planned_calls import choose_plan
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
     from placewright.runtime.dynamo.graph_outputs import JointGraph
     from placewright.runtime.executor import Executor
     from placewright.runtime.program.optimizer_step import OptimizerRule
+
+
+MAX_STATIC_GRAPHS = 16
+"""Sizes for which a symbolic graph has a form of its own; those not used for longest go."""
+
+logger = logging.getLogger("placewright")
 
 
 @contextlib.contextmanager
@@ -73,6 +81,9 @@ class CompiledGraph:
         self.module, self.backend, self.joint = module, backend, joint
         self.inputs = inputs
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.is_symbolic = any(is_scalar(node) for node in self.placeholders)
+        """Whether it has symbolic sizes, so that it serves many shapes."""
+        self._static_graphs: OrderedDict[tuple[int, ...], CompiledGraph | None] = OrderedDict()
         self.is_step = program is not None
         self.program = program
         self.reason = ""
@@ -108,6 +119,8 @@ class CompiledGraph:
         """
         if self.program is not None:
             self.plan = choose_plan(self.backend.planned_calls, self.program.graph)
+        for graph in self.static_graphs:
+            graph.match_plan()
 
     def _find_changes(self) -> None:
         """Find the arguments that the graph changes, and those of them that it saves."""
@@ -140,12 +153,39 @@ class CompiledGraph:
         self._module_outputs = new_outputs(computed=False)
 
     @property
-    def is_symbolic(self) -> bool:
-        """Whether it has symbolic sizes, so that it serves many shapes."""
-        return any(is_scalar(node) for node in self.placeholders)
+    def static_graphs(self) -> list[CompiledGraph]:
+        """The graphs of single sizes that were made of this one."""
+        return [graph for graph in self._static_graphs.values() if graph is not None]
+
+    def at_sizes(self, args: Sequence[Any]) -> CompiledGraph:
+        """The graph for the sizes of a call, with numbers in place of symbols, if it can be made.
+
+        TorchDynamo traces nothing for that; and CUDA graphs can be captured of it.
+        """
+        sizes = tuple(value for value in args if isinstance(value, int))
+        if sizes not in self._static_graphs:
+            graph = None
+            try:
+                module = make_static(self.module, args)
+                graph = CompiledGraph(module, self.inputs, self.backend, self.joint)
+            except Exception as error:  # the symbolic graph serves the call, too
+                logger.debug("a graph has no form for sizes %s: %s", sizes, error)
+            is_right = graph is not None and graph.program is not None and not graph.is_symbolic
+            self._static_graphs[sizes] = graph if is_right else None
+            if len(self._static_graphs) > MAX_STATIC_GRAPHS:
+                oldest = self._static_graphs.popitem(last=False)[1]
+                if oldest is not None:
+                    oldest.close()
+        self._static_graphs.move_to_end(sizes)
+        return self._static_graphs[sizes] or self
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run the graph on flat arguments, under AOTAutograd's convention."""
+        if self.backend.has_fixed_length and self.is_symbolic:
+            with self.backend.lock:
+                graph = self.at_sizes(args)
+            if graph is not self:
+                return graph(args)
         for index, (node, value) in enumerate(zip(self.placeholders, args, strict=True)):
             if isinstance(value, torch.Tensor):
                 self.joint.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = (
@@ -270,6 +310,8 @@ class CompiledGraph:
 
     def close(self) -> None:
         """Stop the executor's threads; the next call starts them again."""
+        for graph in self.static_graphs:
+            graph.close()
         if self.executor is not None and self._process == os.getpid():
             self.executor.close()
         self.executor = None

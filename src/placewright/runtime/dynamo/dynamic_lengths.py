@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 _LENGTH = -2  # the dimension of a cache's keys and values that grows: batch, heads, length, size
+_CACHE_DIMS = 4
+_TOKENS = "decoder_input_ids", "input_ids", "inputs_embeds", "decoder_inputs_embeds"
 _MAX_TOKEN_DIMS = 3  # tokens, positions and features of them are batch × length (× size)
 
 
@@ -32,10 +34,15 @@ class DynamicLengths:
         if not self._applies:
             return
         values = [*enumerate(args), *kwargs.items()]
-        kind = tuple((name, _kind(value)) for name, value in values)
+        is_fixed = has_fixed_cache(kwargs)
+        kind = is_fixed, *((name, _kind(value)) for name, value in values)
         if kind in self._seen:
             return
         self._seen.add(kind)
+        if is_fixed:
+            for _, value in values:
+                _mark_fixed(value)
+            return
         for _, value in values:
             if isinstance(value, torch.Tensor):
                 if 2 <= value.dim() <= _MAX_TOKEN_DIMS and value.shape[1] > 1:
@@ -43,6 +50,52 @@ class DynamicLengths:
             else:
                 for tensor in _growing_tensors(value):
                     _mark(tensor, tensor.dim() + _LENGTH)
+
+
+def has_fixed_cache(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call appends one token to a cache of a fixed length: many have the same sizes."""
+    cache = kwargs.get("past_key_values")
+    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", None)
+    tokens = next((kwargs[name] for name in _TOKENS if kwargs.get(name) is not None), None)
+    return (
+        bool(layers)
+        and isinstance(tokens, torch.Tensor)
+        and tokens.dim() > 1
+        and tokens.shape[1] == 1
+        and all(map(_is_fixed, layers or ()))
+    )
+
+
+def _is_fixed(layer: Any) -> bool:
+    """Whether a layer of a cache has a fixed length, and no number that every token changes."""
+    is_static = type(layer).__name__ == "StaticLayer" and layer.is_initialized
+    return is_static or getattr(layer, "is_bucket", False)
+
+
+_STATIC_DIMENSIONS = {3: (2,), _CACHE_DIMS: (1, 2)}
+"""Sizes of features, and of masks, that no call changes, by the number of dimensions."""
+
+
+def _mark_fixed(value: Any) -> None:
+    """Mark all sizes as static but batch and length: of these, one trace serves all.
+
+    Each has a graph of its own then, which is made of the one that was traced.
+    """
+    if isinstance(value, torch.Tensor):
+        _mark_static(value, _STATIC_DIMENSIONS.get(value.dim(), ()))
+        return
+    items = list(value.values()) if isinstance(value, dict) else []
+    parts = (getattr(value, f"{name}_attention_cache", None) for name in ("self", "cross"))
+    for item in (*items, *(part for part in parts if part is not None)):
+        _mark_fixed(item)
+    for layer in getattr(value, "layers", None) or ():
+        for tensor in (layer.keys, layer.values):
+            _mark_static(tensor, (1, tensor.dim() - 1))
+
+
+def _mark_static(tensor: torch.Tensor, dimensions: Sequence[int]) -> None:
+    for dimension in dimensions:
+        torch._dynamo.mark_static(tensor, dimension)
 
 
 def _kind(value: Any) -> Hashable:
@@ -63,7 +116,7 @@ def _growing_tensors(value: Any) -> Iterator[torch.Tensor]:
             continue
         for name in ("keys", "values"):
             tensor = getattr(layer, name, None)
-            if isinstance(tensor, torch.Tensor) and tensor.dim() == 4:
+            if isinstance(tensor, torch.Tensor) and tensor.dim() == _CACHE_DIMS:
                 yield tensor
     hidden = getattr(value, "last_hidden_state", None)
     if isinstance(hidden, torch.Tensor) and hidden.dim() == 3:
@@ -71,5 +124,5 @@ def _growing_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _mark(tensor: torch.Tensor, dimension: int) -> None:
-    if tensor.shape[dimension] > 1:
-        torch._dynamo.maybe_mark_dynamic(tensor, dimension)
+    if tensor.dim() and tensor.shape[dimension] > 1:
+        torch._dynamo.maybe_mark_dynamic(tensor, dimension % tensor.dim())

@@ -29,7 +29,7 @@ from placewright.runtime.dynamo.call_checks import (
     reason_to_run_eagerly,
     skipped_frames,
 )
-from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths
+from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed_cache
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class ModelCalls:
         self._code, self._functional = CodeOfModel(self.model), functional_code()
         self._signature = inspect.signature(forward)
         self.compiled = self.compile(forward, self.backend)
+        self._compiled_with_fixed_cache = self.compile(forward, self.backend)
         self._compiled_in_parts = self.compile(forward, self.backend, whole=False)
 
     def _record_code(self) -> None:
@@ -109,13 +110,16 @@ class ModelCalls:
             self.backend.dry_run.begin_call(self.backend.is_model(self.model))
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
+            is_fixed = not self.has_static_shapes and has_fixed_cache(kwargs)
+            compiled = self._compiled_with_fixed_cache if is_fixed else self.compiled
             if not self.has_static_shapes:
                 self._lengths.mark(args, kwargs)
             shape = call_shape(args, kwargs) if self._untraceable else None
             reason = self._untraceable.get(shape, "")
             try:
                 if not reason:
-                    return self._try_compiled(self.compiled, args, kwargs)
+                    with self.backend.fixed_length(is_fixed):
+                        return self._try_compiled(compiled, args, kwargs)
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace it: {compile_error_text(error)}"
                 self._untraceable[call_shape(args, kwargs)] = reason
@@ -195,7 +199,8 @@ class ModelCalls:
         """
         is_whole = compiled is not self._compiled_in_parts
         self.backend.thread.signature = self._signature
-        with full_guards(MAX_GRAPHS), named_refusals(), skipped_frames(is_whole) as is_skipped:
+        guards = full_guards(MAX_GRAPHS, compiled is self._compiled_with_fixed_cache)
+        with guards, named_refusals(), skipped_frames(is_whole) as is_skipped:
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
             else:

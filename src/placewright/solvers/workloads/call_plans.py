@@ -107,6 +107,23 @@ def pin_weights(workload: Workload, at: int, residency: Residency) -> Problem:
     return problem.with_arrays(allowed=allowed)
 
 
+def transferred_plans(problem: Problem, plan: Plan) -> PlanBatch:
+    """Plans for weights that are fixed: ops where a plan for other devices of the weights has them.
+
+    Each with several staging buffers, as `simple_plans`.
+
+    Args:
+        problem: The call with every weight fixed to its device (`pin_weights`).
+    """
+    a = problem.arrays
+    fixed = a.allowed.sum(axis=1) == 1
+    placement = problem.legalize(np.where(fixed, a.allowed.argmax(axis=1), plan.placement))
+    none = np.full(a.devices, NO_STAGING, dtype=np.int64)
+    buffers = [none, *_stagings(problem, placement)]
+    priority = None if plan.priority is None else np.stack([plan.priority] * len(buffers))
+    return PlanBatch(np.stack([placement] * len(buffers)), priority, np.stack(buffers))
+
+
 def simple_plans(problem: Problem) -> PlanBatch:
     """Plans for weights that are fixed: ops on one device each, or where their weights are.
 

@@ -15,15 +15,22 @@ from placewright.solvers.proposer import BudgetedProposer, ProposerBudget
 from placewright.solvers.search import Search
 from placewright.solvers.searches.annealing import grouping_levels
 from placewright.solvers.stop import Slice
-from placewright.solvers.workloads.call_plans import evaluate_call, pin_weights, simple_plans
+from placewright.solvers.workloads.call_plans import (
+    evaluate_call,
+    pin_weights,
+    simple_plans,
+    transferred_plans,
+)
 
 if TYPE_CHECKING:
+    from placewright.plan import Plan
     from placewright.solvers.auto import Auto
     from placewright.solvers.workloads.call_plans import CallPlans
     from placewright.solvers.workloads.workload_search import WorkloadSearch
     from placewright.transforms import Grouping
 
 _ROUNDS = 3  # rounds of annealing in a turn
+_TRANSFERS = 4  # other placements of the weights whose plans a turn begins with
 
 
 class CallTurns:
@@ -39,24 +46,26 @@ class CallTurns:
         self._annealing: dict[tuple[int, bytes], _CallAnnealing] = {}
         self._levels: dict[int, list[Grouping]] = {}
 
-    def run(self, name: bytes, share: float) -> None:
+    def run(self, name: bytes, share: float, without: int | None = None) -> None:
         """Anneal all calls of one placement, the most important first.
 
         Args:
             name: The placement of the weights, a key of `search.by_residency`.
             share: The share of what is left of the budget.
+            without: A call that is left as it is, since it was searched alone.
         """
         search = self.search
         self.uses[name] = self.uses.get(name, 0) + 1
         counts = search.workload.counts.tolist()
         values = [call.value for call in search.by_residency[name].calls]
         loads = [count * value for count, value in zip(counts, values, strict=True)]
-        for at in np.argsort(loads)[::-1].tolist():
+        order = [at for at in np.argsort(loads)[::-1].tolist() if at != without]
+        for at in order:
             plans = search.by_residency.get(name)
             if plans is None or search.is_finished():
                 return
             search.phase = f"{search.workload.calls[at].name} in turn"
-            self._call_annealing(at, name, plans).run(plans, share / len(counts))
+            self._call_annealing(at, name, plans).run(plans, share / len(order))
 
     def halve(self, share: float, keep: int = 2) -> None:
         """Give all placements a turn, then the better half a longer one, down to `keep`."""
@@ -98,6 +107,7 @@ class _CallAnnealing:
     ) -> None:
         pinned = pin_weights(search.workload, at, plans.residency)
         self.outer, self.at = search, at
+        self._transferred: dict[bytes, Plan] = {}  # the last one of each other placement
         seed = int(search.rng.integers(2**31))
         self.inner = Search(pinned, Slice.of(search, 1.0), seed, search.report_progress)
         self.inner.phase = "start"
@@ -117,6 +127,7 @@ class _CallAnnealing:
         inner, outer = self.inner, self.outer
         before = inner.evaluations
         inner.stop = Slice.of(outer, share, inner)
+        self._try_other_placements(plans)
         if not inner.over:
             self.rounds.run(_ROUNDS)
         outer.evaluations += inner.evaluations - before
@@ -126,6 +137,18 @@ class _CallAnnealing:
             outer.record(
                 plans.with_call(self.at, evaluate_call(outer.workload, self.at, inner.best))
             )
+
+    def _try_other_placements(self, plans: CallPlans) -> None:
+        """Evaluate the plans that this call has under the best other placements of the weights."""
+        inner, outer = self.inner, self.outer
+        inner.phase = "transferred"
+        for name in _best_first(outer)[:_TRANSFERS]:
+            plan = outer.by_residency[name].calls[self.at].plan
+            if name == plans.residency.tobytes() or plan is self._transferred.get(name):
+                continue
+            self._transferred[name] = plan
+            rows = transferred_plans(inner.problem, plan)
+            inner.judge(rows.placement, rows.priority, rows.staging)
 
 
 def _best_first(search: WorkloadSearch) -> list[bytes]:

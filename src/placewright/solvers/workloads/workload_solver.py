@@ -182,7 +182,7 @@ def _solve_alone(search: WorkloadSearch, turns: CallTurns) -> None:
         if alone.best is not None:
             name = residency_of(workload, at, alone.best).tobytes()
             if name in search.by_residency:
-                turns.run(name, share / 2)
+                turns.run(name, share / 2, without=at)
         if search.is_finished():
             return
 
