@@ -219,7 +219,8 @@ def test_a_gpu_replays_graphs_for_every_token_of_a_bucket():
     with fake_gpus():
         options = {"cluster": machine(1), "budget": 1.0, "cuda_graphs": True, "fresh": True}
         limits = {"gpu0": size * 3 // 4}
-        model = pw.place(model, limits, MIX, notify=lambda line: None, **options)
+        mix = pw.Generate(prompt=20, new_tokens=8)
+        model = pw.place(model, limits, mix, notify=lambda line: None, **options)
         for length in (9, 20):
             assert torch.equal(generate(model, length), generate(own, length))
         [decode] = [graph for graph in model.placed.graphs if graph.static_graphs]

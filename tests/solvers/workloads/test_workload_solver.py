@@ -88,7 +88,7 @@ def test_weights_are_common_and_the_rest_is_chosen_per_call(workload: Workload, 
         plan.placement[call.problem.arrays.scheduled]
         for call, plan in zip(workload.calls, result.plan.plans, strict=True)
     ]
-    assert (work[0] == 0).mean() > 0.9  # prefill on the GPU
+    assert (work[0] == 0).mean() > 0.8  # prefill on the GPU
     assert (work[1] == 1).mean() > 0.3  # of decode a part on the host
     assert result.plan.plans[0].staging is not None
 
