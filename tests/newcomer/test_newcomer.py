@@ -38,7 +38,7 @@ SHAPES = {
     "placewright models": r"(?s)^transformer .*^branches ",
     "placewright clusters": r"(?s)V100.*pcie3",
     "placewright clusters RTX4090": r"(?s)gpu0 .*RTX4090.*cpu ",
-    "placewright history": r"(?s)^key +model +cluster.* branches .*plans in ",
+    "placewright history": r"(?s)^key +model +cluster.* branches .*plans in",
     "placewright execute": r"(?s)^step time [\d.]+ \w+ measured.*^verified: \d+ ops ran",
     "python examples/onnx_file.py": r"names a device for each node",
     "python examples/larger_than_gpu.py": r"outputs differ by at most",
