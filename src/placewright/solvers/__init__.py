@@ -21,6 +21,7 @@ from placewright.solvers.exact.lns import LNS
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.expert import Expert
 from placewright.solvers.heft import HEFT
+from placewright.solvers.in_flight_choice import InFlightChoice
 from placewright.solvers.islands import Islands
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
@@ -75,6 +76,7 @@ __all__ = [
     "Gap",
     "Genetic",
     "Ideals",
+    "InFlightChoice",
     "Islands",
     "KaHIP",
     "LocalSearch",

@@ -1,0 +1,63 @@
+"""Selects a plan for a pipeline of limited depth: by the interval of so many steps in flight.
+
+The period is what a plan takes per step with as many steps in flight as it needs. A plan that hands
+tensors to and fro between two devices needs one step for each hand-over, and far more memory than
+one that gives each device a single stretch of the graph, for a period that is hardly shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError
+from placewright.simulator import simulate_in_flight
+from placewright.solvers.cautious_choice import single_device_candidates
+from placewright.units import format_seconds
+
+if TYPE_CHECKING:
+    from placewright.solvers.best_plans import Candidate
+    from placewright.solvers.search import Search
+
+
+@dataclass(frozen=True)
+class InFlightChoice:
+    """Chooses the plan with the shortest interval between steps, with so many of them in flight.
+
+    The candidates are the best plans of the search, the best of each of its phases (contiguous cuts
+    among them) and single devices; a plan that fits with all steps in flight goes first.
+
+    Args:
+        steps: How many steps are in flight.
+    """
+
+    steps: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.steps >= 2:
+            raise ConfigError(f"{self.steps!r} steps in flight: expected at least 2")
+
+    def __call__(self, search: Search) -> Candidate:
+        problem = search.problem
+        candidates = sorted(
+            [*search.top_plans, *search.best_by_phase.values(), *single_device_candidates(problem)],
+            key=lambda candidate: candidate.key,
+        )
+        best = candidates[0]
+        flights = [simulate_in_flight(problem, each.plan, self.steps) for each in candidates]
+        at = min(
+            range(len(candidates)),
+            key=lambda index: (
+                candidates[index].key[0],
+                flights[index].overflow,
+                flights[index].interval,
+            ),
+        )
+        chosen, interval = candidates[at], format_seconds(flights[at].interval)
+        note = f"with {self.steps} steps in flight: one every {interval}"
+        if chosen.key != best.key:
+            note += (
+                f"; a plan with a period of {format_seconds(best.key[1])} was not taken, since it "
+                f"has one every {format_seconds(flights[0].interval)}"
+            )
+        return replace(chosen, note=note)
