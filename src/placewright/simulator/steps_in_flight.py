@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright.errors import PlanError
 from placewright.plan import check_names
-from placewright.simulator.evaluation import build_timeline
+from placewright.simulator.evaluation import build_timeline, simulate
 from placewright.simulator.reference import plan_order
 from placewright.transforms import contract, unroll
 
@@ -32,7 +32,8 @@ class InFlight:
 
     Args:
         seconds: Until the last step ends.
-        interval: Seconds between the ends of the first and the last step, per step.
+        interval: Seconds between the ends of the first and the last step, per step; no less than
+            the period, since a weight that another device reads is sent in every step.
         peak: The memory peak of each device in bytes, with this many steps in flight.
         overflow: Bytes over the devices' capacity, summed over devices.
     """
@@ -64,5 +65,5 @@ def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
         occurrences[op] += 1
     ends = np.zeros(steps)
     np.maximum.at(ends, step, timeline.end)
-    interval = float(ends[-1] - ends[0]) / (steps - 1)
+    interval = max(float(ends[-1] - ends[0]) / (steps - 1), simulate(problem, plan).period)
     return InFlight(steps, timeline.step_time, interval, timeline.peak, timeline.overflow)
