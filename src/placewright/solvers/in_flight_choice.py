@@ -71,8 +71,8 @@ class InFlightChoice:
         note = f"with {self.steps} steps in flight: one every {interval}"
         if chosen.key != best.key:
             note += (
-                f"; a plan with a period of {format_seconds(best.key[1])} was not taken, since it "
-                f"has one every {format_seconds(flights[0].interval)}"
+                f"; not taken: a plan with a period of {format_seconds(best.key[1])}, one every "
+                f"{format_seconds(flights[0].interval)}, with more hand-overs"
             )
         return replace(chosen, note=note)
 
