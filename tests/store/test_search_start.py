@@ -14,8 +14,8 @@ import pytest
 
 import placewright as pw
 from placewright.simulator import RULES_VERSION, reference
+from placewright.simulator.plan_key import problem_key
 from placewright.store import open_store
-from placewright.store.plan_key import problem_key
 from placewright.store.search_start import find_start, find_workload_start, store_result
 
 ROOT = Path(__file__).parent.parent.parent
@@ -140,7 +140,7 @@ def test_a_key_differs_in_everything_that_a_plan_depends_on(diamond_problem, mon
     keys = {name: problem_key(each) for name, each in changed_problems(diamond_problem).items()}
     keys["nothing"] = problem_key(diamond_problem)
     keys["fused ops"] = problem_key(diamond_problem, fuse=True)
-    monkeypatch.setattr("placewright.store.plan_key.RULES_VERSION", RULES_VERSION + 1)
+    monkeypatch.setattr("placewright.simulator.plan_key.RULES_VERSION", RULES_VERSION + 1)
     keys["rules"] = problem_key(diamond_problem)
     assert len(set(keys.values())) == len(keys)
 

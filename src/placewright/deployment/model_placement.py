@@ -26,9 +26,9 @@ from placewright.problem import Constraints
 from placewright.runtime.memory_limits import MemoryLimits
 from placewright.runtime.placed_model import PlacedModel
 from placewright.runtime.weight_loading import load_weights
+from placewright.simulator.plan_key import digest_facts
 from placewright.solvers import solve
 from placewright.store import open_store
-from placewright.store.plan_key import digest_facts
 from placewright.store.plan_records import PlanRecord
 from placewright.store.search_start import find_start, find_workload_start, store_result
 from placewright.store.store import warn_of_failure

@@ -70,10 +70,7 @@ class CautiousChoice:
 def _surviving_candidate(costs: PessimisticCosts, search: Search) -> Candidate:
     """The best candidate whose gain survives pessimistic costs."""
     problem = costs.problem
-    candidates = sorted(
-        [*search.top_plans, *search.best_by_phase.values(), *single_device_candidates(problem)],
-        key=lambda candidate: candidate.key,
-    )
+    candidates = all_candidates(search)
     best, survivors = candidates[0], []
     if best.key[0] > 0:  # no plan fits
         return best
@@ -154,6 +151,14 @@ def scale_host(
 def plan_candidate(problem: Problem, plan: Plan, source: str) -> Candidate:
     """A plan with its simulated key; `source` says what made it."""
     return Candidate(simulated_key(problem, plan), source, lambda: plan)
+
+
+def all_candidates(search: Search) -> list[Candidate]:
+    """The best plans of a search and of each of its phases, and single devices; best first."""
+    found = [*search.top_plans, *search.best_by_phase.values()]
+    distinct = {id(candidate): candidate for candidate in found}.values()
+    candidates = [*distinct, *single_device_candidates(search.problem)]
+    return sorted(candidates, key=lambda candidate: candidate.key)
 
 
 def single_device_candidates(problem: Problem) -> list[Candidate]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
 from placewright.simulator import simulate, simulate_in_flight
-from placewright.solvers.cautious_choice import single_device_candidates
+from placewright.solvers.cautious_choice import all_candidates
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -47,25 +47,15 @@ class InFlightChoice:
 
     def __call__(self, search: Search) -> Candidate:
         problem = search.problem
-        candidates = sorted(
-            [*search.top_plans, *search.best_by_phase.values(), *single_device_candidates(problem)],
-            key=lambda candidate: candidate.key,
-        )
+        candidates = all_candidates(search)
         best = candidates[0]
         flights = [simulate_in_flight(problem, each.plan, self.steps) for each in candidates]
         overflow = [
             (each.key[0], flight.overflow) for each, flight in zip(candidates, flights, strict=True)
         ]
-        shortest = min(
-            flight.interval
-            for flight, over in zip(flights, overflow, strict=True)
-            if over == min(overflow)
-        )
-        nearly_best = [
-            index
-            for index, flight in enumerate(flights)
-            if overflow[index] == min(overflow) and flight.interval <= NEARLY_BEST * shortest
-        ]
+        least = [index for index, over in enumerate(overflow) if over == min(overflow)]
+        longest = NEARLY_BEST * min(flights[index].interval for index in least)
+        nearly_best = [index for index in least if flights[index].interval <= longest]
         at = min(nearly_best, key=lambda index: _hand_overs(problem, candidates[index].plan))
         chosen, interval = candidates[at], format_seconds(flights[at].interval)
         note = f"with {self.steps} steps in flight: one every {interval}"

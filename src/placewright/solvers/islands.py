@@ -11,12 +11,11 @@ not on their kind, not on their number, not on those that die.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import time
 from concurrent.futures import as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy as np
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
 from placewright.files.journal import Journal
+from placewright.simulator.plan_key import problem_key
 from placewright.solvers.auto import Auto
 from placewright.solvers.island_rounds import (
     IslandReport,
@@ -282,7 +282,7 @@ def _run_key(islands: Islands, search: Search) -> Data:
     evaluations = search.stop.left(search)
     starts = [candidate.plan.placement for candidate in search.best_by_phase.values()]
     return {
-        "problem": _problem_digest(search.problem),
+        "problem": problem_key(search.problem, any(auto.fuse for auto in islands.autos)),
         "seed": int(search.seed),
         "islands": islands.count,
         "round": _round_length(islands, search.problem),
@@ -298,17 +298,9 @@ def _auto_key(auto: Auto) -> list[Any]:
     return [*settings, *(proposer.name for proposer in auto.proposers)]
 
 
-def _problem_digest(problem: Problem) -> str:
-    arrays = problem.arrays
-    texts = [problem.objective, problem.discipline, str(problem.overlap), problem.graph.fingerprint]
-    names = ",".join(device.name for device in problem.cluster.devices)
-    parts = [np.frombuffer("|".join([*texts, names]).encode(), dtype=np.uint8)]
-    return _digest(*parts, *(getattr(arrays, field.name) for field in fields(arrays)))
-
-
 def _digest(*arrays: Any) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for array in itertools.chain(arrays):
+    for array in arrays:
         digest.update(repr((array.shape, array.dtype.str)).encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

@@ -15,7 +15,7 @@ from placewright import files
 from placewright.errors import PlacewrightError
 from placewright.plan import Plan
 from placewright.simulator import simulate
-from placewright.store.plan_key import problem_key
+from placewright.simulator.plan_key import problem_key
 from placewright.store.plan_records import PlanRecord
 from placewright.store.store import warn_of_failure
 from placewright.units import format_seconds
