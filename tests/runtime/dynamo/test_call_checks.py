@@ -10,7 +10,11 @@ from models import nn, place, torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from placewright.runtime.dynamo.call_checks import full_guards, named_refusals
+from placewright.runtime.dynamo.call_checks import (
+    full_guards,
+    named_refusals,
+    return_from_skipped_frames,
+)
 from placewright.runtime.dynamo.steps import CallNotServed
 from placewright.runtime.program.optimizer_step import OptimizerRule
 
@@ -187,3 +191,27 @@ def test_a_call_runs_eagerly_while_pytorch_traces(monkeypatch):
     monkeypatch.setattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True)
     assert torch.equal(model(x), model.placed.forward(x))
     assert list(model.placed.eager_calls) == ["PyTorch traces a model at this moment"]
+
+
+def test_calls_of_several_threads_leave_no_count_of_frames_behind():
+    """The count is of all threads; as long as it goes on, nothing is compiled after a break."""
+
+    class Breaks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.last(x)
+
+    one, other = return_from_skipped_frames(True), return_from_skipped_frames(True)
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)  # the one that began first ends first
+    other.__exit__(None, None, None)
+    model = place(Breaks().eval(), torch.ones(2, 4))
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    assert len(model.placed.graphs) == 2

@@ -183,6 +183,54 @@ def test_a_step_that_breaks_runs_as_a_loop():
     assert sum(model.placed.eager_calls[name] for name in steps) == 3
 
 
+@pytest.mark.parametrize(
+    ("switch", "reason"),
+    [
+        (
+            lambda: torch.compiler.set_stance("force_eager"),
+            "the stance of torch.compile is 'force_eager'",
+        ),
+        (
+            lambda: torch.compiler.set_stance("eager_on_recompile"),
+            "the stance of torch.compile is 'eager_on_recompile'",
+        ),
+        (
+            lambda: torch.compiler.set_stance(force_backend="eager"),
+            "torch.compile is set to another backend",
+        ),
+        (lambda: torch._dynamo.config.patch(disable=True), "torch.compile is disabled"),
+    ],
+    ids=["force_eager", "eager_on_recompile", "force_backend", "disabled"],
+)
+def test_a_step_trains_where_torch_compile_is_switched_off(switch, reason):
+    """PyTorch would run the forward pass alone, and no weight would change."""
+    model = small()
+    reference = Reference(model)
+    place(model, X, training=True, rule=ADAM)
+    for _ in range(2):
+        assert torch.allclose(model.placed.train_step(X), reference.step(X), atol=1e-5)
+        with switch():
+            assert torch.allclose(model.placed.train_step(X), reference.step(X), atol=1e-5)
+            assert torch.allclose(model(X), reference.model(X), atol=1e-5)
+        reference.check(model)
+    assert model.placed.eager_calls == {f"a training step: {reason}": 2, reason: 4}
+
+
+def test_a_step_whose_frame_is_skipped_trains(monkeypatch):
+    """TorchDynamo may skip a frame for reasons of its own."""
+    model = small()
+    reference = Reference(model)
+    place(model, X, training=True, rule=ADAM)
+    monkeypatch.setattr(
+        model.placed.calls,
+        "run_compiled",
+        lambda compiled, args, kwargs: model.placed.calls.forward(*args).sum(),
+    )
+    assert torch.allclose(model.placed.train_step(X), reference.step(X), atol=1e-5)
+    reference.check(model)
+    assert model.placed.eager_calls["a training step: TorchDynamo skips it"] == 1
+
+
 def test_an_unknown_optimizer_is_refused():
     with pytest.raises(ConfigError, match="optimizer 'adm' is unknown"):
         place(small(), X, training=True, rule="adm").placed.train_step(X)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -133,23 +134,42 @@ def named_refusals() -> Iterator[None]:
         raise CallNotServed("TorchDynamo cannot trace it: it fails") from error
 
 
-@contextlib.contextmanager
-def skipped_frames(is_whole: bool) -> Iterator[Callable[[], bool]]:
-    """Let a call return its result where TorchDynamo skips it; it tells whether it did.
+class _FrameCount:
+    """PyTorch's count of compiled frames, which all threads share.
 
-    PyTorch 2.13 would run such a call, and then raise an error instead of returning, if the call
-    must be one graph (`is_whole`).
+    PyTorch 2.13 counts the frames of calls that must be one graph. Where a call has none, it runs
+    the call, and then raises an error instead of returning. It does so only where it has begun the
+    count itself, from -1; and while the count is not -1, it compiles nothing after a graph break.
     """
-    set_count = getattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None)
-    if set_count is None or not is_whole:
-        yield lambda: False
-        return
-    previous = set_count(0)
-    counts: list[int] = []
-    try:
-        yield lambda: counts == [0]
-    finally:
-        counts.append(set_count(previous))
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0  # that are inside, of any thread
+        dynamo: Any = torch._C._dynamo.eval_frame
+        self._set: Any = getattr(dynamo, "set_fullgraph_compiled_frame_count", lambda _: -1)
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """Begin the count, and end it when the last call ends."""
+        with self._lock:
+            if not self._calls:
+                self._set(0)
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+                if not self._calls:
+                    self._set(-1)
+
+
+_frame_count = _FrameCount()
+
+
+def return_from_skipped_frames(is_whole: bool) -> contextlib.AbstractContextManager[None]:
+    """Let a call that must be one graph (`is_whole`) return where TorchDynamo skips its frame."""
+    return _frame_count.begun() if is_whole else contextlib.nullcontext()
 
 
 def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
@@ -161,6 +181,9 @@ def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
                 return "an argument is a sparse, nested or meta tensor"
             if type(leaf) not in _PLAIN_TENSORS:
                 return f"an argument is of the tensor class {type(leaf).__name__!r}"
+    reason = _reason_not_to_compile()
+    if reason:
+        return reason
     hooks: Any = module_hooks
     if hooks._has_any_global_hook():
         return "there are hooks of all modules"
@@ -175,6 +198,19 @@ def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
         return "a torch function mode is active"
     if torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         return "a torch dispatch mode is active"
+    return ""
+
+
+def _reason_not_to_compile() -> str:
+    """Why `torch.compile` would not compile, or not with our backend; empty: it does."""
+    if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return "torch.compile is disabled"
+    stance: Any = getattr(torch._dynamo.eval_frame, "_stance", None)
+    name = getattr(stance, "stance", "default")
+    if name not in ("default", "fail_on_recompile"):
+        return f"the stance of torch.compile is {name!r}"
+    if getattr(stance, "backend", None) is not None:
+        return "torch.compile is set to another backend"
     return ""
 
 

@@ -27,7 +27,7 @@ from placewright.runtime.dynamo.call_checks import (
     functional_code,
     named_refusals,
     reason_to_run_eagerly,
-    skipped_frames,
+    return_from_skipped_frames,
 )
 from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed_cache
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
@@ -159,7 +159,7 @@ class ModelCalls:
         """
         runs = self.backend.run_count
         try:
-            return self.run_compiled(compiled, args, kwargs)
+            outputs = self.run_compiled(compiled, args, kwargs)
         except (*COMPILE_ERRORS, CallNotServed) as error:
             if self.backend.run_count == runs:
                 raise
@@ -167,6 +167,11 @@ class ModelCalls:
                 f"the call cannot go on after a graph break: {compile_error_text(error)}; "
                 "make it inside model.placed.eager()"
             ) from error
+        if self.backend.run_count == runs and compiled is not self._compiled_in_parts:
+            reason = "TorchDynamo skips the model's forward"
+            self._untraceable[call_shape(args, kwargs)] = f"{reason}: recompile limit or disabled"
+            self.eager_calls[reason] += 1
+        return outputs
 
     def _may_break(self, reason: str) -> bool:
         """Whether a call may run as several graphs.
@@ -200,7 +205,7 @@ class ModelCalls:
         is_whole = compiled is not self._compiled_in_parts
         self.backend.thread.signature = self._signature
         guards = full_guards(MAX_GRAPHS, compiled is self._compiled_with_fixed_cache)
-        with guards, named_refusals(), skipped_frames(is_whole) as is_skipped:
+        with guards, named_refusals(), return_from_skipped_frames(is_whole):
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
             else:
@@ -212,10 +217,6 @@ class ModelCalls:
                     self.backend.outputs_on(device),
                 ):
                     outputs = compiled(*args, **kwargs)
-        if is_skipped():
-            reason = "TorchDynamo skips the model's forward"
-            self._untraceable[call_shape(args, kwargs)] = f"{reason}: recompile limit or disabled"
-            self.eager_calls[reason] += 1
         return outputs
 
     def _run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -69,10 +69,15 @@ class TrainStep:
         if not reason and self._not_one_program:
             reason = self._not_one_program.get(call_shape(args, kwargs), "")
         if not reason:
+            runs = backend.run_count
             try:
                 with torch.enable_grad():
                     loss: torch.Tensor = self.calls.run_compiled(compiled, args, kwargs)
-                return loss.detach()
+                if backend.run_count > runs:
+                    return loss.detach()
+                # PyTorch ran the forward pass alone.
+                self.calls.eager_calls["a training step: TorchDynamo skips it"] += 1
+                return self._update_weights(backend, loss)
             except CallNotServed as error:
                 reason = str(error)
             except COMPILE_ERRORS as error:
@@ -142,21 +147,26 @@ class TrainStep:
         self, backend: TrainBackend, args: Any, kwargs: Mapping[str, Any]
     ) -> torch.Tensor:
         """Forward, backward and updates, as an ordinary loop runs them."""
-        model = self.calls.model
+        with torch.enable_grad():
+            loss = loss_of(self.calls.model(*args, **kwargs))
+        return self._update_weights(backend, loss)
+
+    def _update_weights(self, backend: TrainBackend, loss: torch.Tensor) -> torch.Tensor:
+        """Backward and updates, after a forward pass that PyTorch ran."""
+        if not loss.requires_grad:
+            raise GraphError(
+                "the step has no backward ops: no parameter that requires a gradient reaches "
+                "the model's first floating-point output"
+            )
         weights = {
-            name: weight for name, weight in model.named_parameters() if weight.requires_grad
+            name: weight
+            for name, weight in self.calls.model.named_parameters()
+            if weight.requires_grad
         }
         gradients = {name: weight.grad for name, weight in weights.items()}
         try:
             for weight in weights.values():
                 weight.grad = None
-            with torch.enable_grad():
-                loss = loss_of(model(*args, **kwargs))
-            if not loss.requires_grad:
-                raise GraphError(
-                    "the step has no backward ops: no parameter that requires a gradient reaches "
-                    "the model's first floating-point output"
-                )
             loss.backward()  # type: ignore[no-untyped-call]
             for name, weight in weights.items():
                 if weight.grad is not None:
