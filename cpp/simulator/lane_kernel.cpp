@@ -4,14 +4,8 @@
 #include <cstring>
 #include <limits>
 
-// One build of the sweep for each instruction set, chosen when the program is loaded. None of them contracts a product
-// and a sum, so all of them give the same bits.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define PLACEWRIGHT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define PLACEWRIGHT_CLONES
-#endif
+#include "clones.hpp"
+
 #define PLACEWRIGHT_INLINE inline __attribute__((always_inline))
 
 namespace placewright {

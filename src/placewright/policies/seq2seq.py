@@ -14,21 +14,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from placewright.policies.additive_attention import AttentionKeys
+
 MASKED_LOGIT = -1e9  # the logit of an illegal device
-_MAX_ELEMENTS = 2**26  # elements of the attention tensor per chunk when scoring
 
 
 @dataclass(frozen=True, eq=False)
 class EncoderMemory:
-    """The encoder's outputs, rows × groups × hidden, and the decoder's initial state."""
+    """What the decoder of each episode reads: attention keys, and its initial state."""
 
-    outputs: torch.Tensor
+    keys: AttentionKeys
     state: tuple[torch.Tensor, torch.Tensor]
-
-    def of(self, index: torch.Tensor) -> EncoderMemory:
-        """The rows of an index, one for each episode."""
-        hidden, cell = self.state
-        return EncoderMemory(self.outputs[index], (hidden[index], cell[index]))
 
 
 class Placer(nn.Module):
@@ -75,11 +71,11 @@ class Placer(nn.Module):
                 quarter = len(weight) // 4
                 nn.init.ones_(weight[quarter : 2 * quarter])
 
-    def encode(self, groups: torch.Tensor) -> EncoderMemory:
-        """Encode rows × groups × width."""
-        outputs, (hidden, cell) = self.encoder(groups)
-        final_states = [state.transpose(0, 1).reshape(len(groups), -1) for state in (hidden, cell)]
-        return EncoderMemory(self.read(outputs), (final_states[0], final_states[1]))
+    def encode(self, groups: torch.Tensor, row_of: torch.Tensor) -> EncoderMemory:
+        """Encode rows × groups × width, for episodes that each have one of the rows."""
+        outputs, states = self.encoder(groups)
+        hidden, cell = (state.transpose(0, 1).reshape(len(groups), -1)[row_of] for state in states)
+        return EncoderMemory(AttentionKeys.of(self.read(outputs), row_of), (hidden, cell))
 
     @torch.no_grad()
     def sample(
@@ -99,13 +95,19 @@ class Placer(nn.Module):
         Returns:
             Devices and their log-probabilities (episodes × groups), and the noise on the logits.
         """
-        hidden, cell = memory.state
-        decoder_input = self.go.expand(len(gumbel), -1)
-        gates = list(self.decoder.parameters())  # input, state, and a bias for each
+        (hidden, cell), size = memory.state, self.go.shape[1]
+        # The input is one of few vectors: what each adds to the gates is known before the first.
+        input_weight, weight, input_bias, bias = self.decoder.parameters()
+        input_vectors = torch.cat([self.go, self.device.weight])
+        input_gates = functional.linear(input_vectors, input_weight, input_bias)
+        gates_of_input = input_gates[:1].expand(len(gumbel), -1)
         devices, masked_logits, logit_shifts = [], [], []
         for at in range(gumbel.shape[1]):
-            hidden, cell = torch.lstm_cell(decoder_input, (hidden, cell), *gates)
-            logits = self._logits(hidden[:, None], memory.outputs)[:, 0]
+            gates = gates_of_input + functional.linear(hidden, weight, bias)
+            admit, keep, _, emit = gates.sigmoid().chunk(4, dim=1)
+            cell = keep * cell + admit * gates[:, 2 * size : 3 * size].tanh()
+            hidden = emit * cell.tanh()
+            logits = self._logits(hidden[:, None], memory.keys)[:, 0]
             if logit_noise is not None:
                 scale = (
                     logits.square().mean(dim=1, keepdim=True).sqrt().clamp(min=self.min_noise_scale)
@@ -115,7 +117,7 @@ class Placer(nn.Module):
             masked_logits.append(logits.masked_fill(~legal[at], MASKED_LOGIT))
             device = (masked_logits[-1] + gumbel[:, at]).argmax(dim=1)
             devices.append(device)
-            decoder_input = self.device(device)
+            gates_of_input = input_gates[1:][device]
         choice = torch.stack(devices, dim=1)
         log_prob = functional.log_softmax(torch.stack(masked_logits, dim=1), dim=2).gather(
             2, choice[..., None]
@@ -140,12 +142,7 @@ class Placer(nn.Module):
         steps, _ = self.decoder(
             decoder_inputs, tuple(state[None].contiguous() for state in memory.state)
         )
-        episodes, groups, hidden = steps.shape
-        chunk = max(1, _MAX_ELEMENTS // (episodes * groups * hidden))
-        logits = torch.cat(
-            [self._logits(chunk_steps, memory.outputs) for chunk_steps in steps.split(chunk, 1)],
-            dim=1,
-        )
+        logits = self._logits(steps, memory.keys)
         log_prob_of_best = None
         if best is not None:
             log_prob_of_best = log_prob_and_entropy(
@@ -157,10 +154,10 @@ class Placer(nn.Module):
             logits.masked_fill(~legal, MASKED_LOGIT), device
         ), log_prob_of_best
 
-    def _logits(self, steps: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    def _logits(self, steps: torch.Tensor, keys: AttentionKeys) -> torch.Tensor:
         """Episodes × steps × devices."""
-        attention = self.match(torch.tanh(self.ask(steps)[:, :, None] + outputs[:, None]))[..., 0]
-        context = functional.softmax(attention, dim=2) @ outputs
+        attention = keys.scores(self.ask(steps), self.match.weight[0])
+        context = keys.weighted_sum(functional.softmax(attention, dim=2))
         logits: torch.Tensor = self.out(torch.cat([steps, context], dim=2)) / self.temperature
         return self.tanh * torch.tanh(logits) if self.tanh > 0 else logits
 

@@ -26,7 +26,7 @@ from placewright.policies.policy import (
     Scores,
     one_plan_per_episode,
 )
-from placewright.policies.seq2seq import Placer, uniform_entropy
+from placewright.policies.seq2seq import EncoderMemory, Placer, uniform_entropy
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -161,9 +161,8 @@ class ColocRL(PolicyDefaults, nn.Module):
             )
         elif noise > 0:
             logit_noise = rng.normal(scale=noise, size=size)
-        encoder_rows = torch.zeros(count, dtype=torch.long, device=torch_device)
         device, log_prob, logit_shift = self.placer.sample(
-            self._encode(observation).of(encoder_rows),
+            self._encode(observation, count),
             observation.legal,
             torch.as_tensor(gumbel, dtype=torch.float32, device=torch_device),
             None
@@ -186,9 +185,7 @@ class ColocRL(PolicyDefaults, nn.Module):
         device = torch.as_tensor(episodes.actions["device"], dtype=torch.long, device=torch_device)
         logit_shift = episodes.actions.get("added")
         log_prob, entropy, log_prob_of_best = self.placer.score(
-            self._encode(observation).of(
-                torch.zeros(len(device), dtype=torch.long, device=torch_device)
-            ),
+            self._encode(observation, len(device)),
             observation.legal,
             device,
             None if logit_shift is None else torch.as_tensor(logit_shift, device=torch_device),
@@ -207,9 +204,11 @@ class ColocRL(PolicyDefaults, nn.Module):
         )
         return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
-    def _encode(self, observation: _ColocRLObservation) -> Any:
+    def _encode(self, observation: _ColocRLObservation, episodes: int) -> EncoderMemory:
+        """The groups, encoded once for all episodes."""
+        groups = torch.cat([self.kind(observation.kinds), observation.features], dim=1)[None]
         return self.placer.encode(
-            torch.cat([self.kind(observation.kinds), observation.features], dim=1)[None]
+            groups, torch.zeros(episodes, dtype=torch.long, device=groups.device)
         )
 
     def _observe(self, problem: Problem) -> _ColocRLObservation:

@@ -33,7 +33,12 @@ from placewright.policies.policy import (
     one_plan_per_episode,
     take_plans,
 )
-from placewright.policies.seq2seq import Placer, log_prob_and_entropy, uniform_entropy
+from placewright.policies.seq2seq import (
+    EncoderMemory,
+    Placer,
+    log_prob_and_entropy,
+    uniform_entropy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,7 +187,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
             logit_noise = noise * self._random_tensor(rng.standard_normal, size)
         rows_of_episodes = torch.as_tensor(row_of, device=torch_device)
         device, device_log_prob, device_shift = self.placer.sample(
-            self._encode(observation, group).of(rows_of_episodes),
+            self._encode(observation, group, rows_of_episodes),
             observation.legal,
             self._random_tensor(np.zeros if greedy else rng.gumbel, size),
             logit_noise,
@@ -225,7 +230,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
         logits = logits + actions["group_added"] if "group_added" in actions else logits
         group_log_prob, group_entropy = log_prob_and_entropy(logits, group)
         device_log_prob, device_entropy, device_log_prob_of_best = self.placer.score(
-            self._encode(observation, group).of(rows_of_episodes),
+            self._encode(observation, group, rows_of_episodes),
             observation.legal,
             actions["device"],
             actions.get("device_added"),
@@ -292,8 +297,10 @@ class Hierarchical(PolicyDefaults, nn.Module):
         logits = self.outer(hidden if self.config.linear else torch.relu(hidden))
         return (logits + self.config.locality * observation.near)[None]
 
-    def _encode(self, observation: _HierarchicalObservation, group: torch.Tensor) -> Any:
-        """Features of groups (rows × units) for the placer, encoded."""
+    def _encode(
+        self, observation: _HierarchicalObservation, group: torch.Tensor, row_of: torch.Tensor
+    ) -> EncoderMemory:
+        """Features of groups (rows × units) for the placer, encoded once for each grouping."""
         rows, units = group.shape
         count, kinds = self.config.groups, len(self.kinds)
         group_index = group + count * torch.arange(rows, device=group.device)[:, None]
@@ -317,7 +324,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
                 else [torch.maximum(adjacency, transposed)]
             ),
         ]
-        return self.placer.encode(torch.cat(parts, dim=2))
+        return self.placer.encode(torch.cat(parts, dim=2), row_of)
 
     def _correlated_noise(
         self,
