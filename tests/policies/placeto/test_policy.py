@@ -56,6 +56,19 @@ def test_an_episode_per_step_has_the_start_and_one_more_group_revised_each_time(
     assert (begun == begun[0]).all() == (start != "random")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fresh_policy_with_means_chooses_freely_however_many_groups_there_are(seed):
+    """With sums, the initial policy has no entropy on this graph: nothing can be learned."""
+    problem = Problem(zoo.load("ptb:graph=3"), Cluster.parse("2xK80+cpu"))
+    shares = []
+    for means in (True, False):
+        policy = placeto.PlacetoConfig(hidden=16, rounds=4, means=means).build(problem, seed)
+        (head,) = policy.score(problem, policy.act(problem, 2, seed)).heads
+        shares.append(float((head.entropy.mean() / head.max_entropy.mean()).detach()))
+    assert shares[0] > 0.9
+    assert shares[1] < 0.01
+
+
 def test_the_last_plan_alone_is_the_end_of_the_same_episode(branches):
     per_step, last = (
         placeto.PlacetoConfig(max_groups=6, steps=steps).build(branches) for steps in (True, False)

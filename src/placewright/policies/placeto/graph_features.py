@@ -32,8 +32,9 @@ class PlacetoObservation:
     Args:
         grouping: Numbered in the order in which groups are visited.
         attributes: Groups × 2: time and bytes, each as a share of the largest.
-        predecessors, successors: Groups × groups: 1 for its sources, and for its readers.
-        relations: 3 × groups × groups: a group's ancestors, descendants and the rest.
+        predecessors, successors: Groups × groups: weights of its sources, and of its readers; 1
+            each, or with means 1 in all.
+        relations: 3 × groups × groups: weights of a group's ancestors, descendants and the rest.
         first_device: The device of the initial placement `first`.
     """
 
@@ -54,6 +55,7 @@ class PlacetoObservation:
         max_groups: int,
         torch_device: torch.device,
         edges: str = "all",
+        means: bool = False,
     ) -> PlacetoObservation:
         a = problem.arrays
         grouping = op_groups.group_ops(problem, rule, max_groups)
@@ -77,14 +79,18 @@ class PlacetoObservation:
         def tensor(values: NDArray[Any]) -> torch.Tensor:
             return torch.as_tensor(values.astype(np.float32), device=torch_device)
 
+        def weights(is_member: NDArray[Any]) -> torch.Tensor:
+            count = is_member.sum(axis=-1, keepdims=True)
+            return tensor(is_member / np.maximum(count, 1) if means else is_member)
+
         return cls(
             problem,
             grouping,
             torch.as_tensor(op_groups.legal_devices(problem, grouping), device=torch_device),
             tensor(attributes),
-            tensor(adjacency),
-            tensor(adjacency.T.copy()),
-            tensor(np.stack([is_ancestor, is_descendant, unrelated])),
+            weights(adjacency),
+            weights(adjacency.T.copy()),
+            weights(np.stack([is_ancestor, is_descendant, unrelated])),
             int((~is_host).argmax()),
         )
 

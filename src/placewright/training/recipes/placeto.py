@@ -30,7 +30,7 @@ def placeto_recipe() -> Recipe:
     """Our default for Placeto: wider vectors, and the reward of the last plan, normalised."""
     return Recipe(
         "placeto",
-        policies.find_config("placeto")(hidden=16, rounds=4),
+        policies.find_config("placeto")(hidden=16, rounds=4, means=True),
         algorithm=PPO(),
         reward=GradedPenalty(),
         baseline=BatchNormalised,
@@ -45,7 +45,7 @@ def placeto_steps() -> Recipe:
     """As our default, with the plan of every step judged, and GAE."""
     return Recipe(
         "placeto-steps",
-        policies.find_config("placeto")(hidden=16, rounds=4, steps=True),
+        policies.find_config("placeto")(hidden=16, rounds=4, steps=True, means=True),
         reward=GradedPenalty(),
         algorithm=PPO(),
         baseline=partial(StepNormalised, 0.95),
