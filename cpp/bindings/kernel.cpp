@@ -13,9 +13,8 @@
 #include <thread>
 
 #include "arrays.hpp"
-#include "simulator/contraction.hpp"
-#include "simulator/event_kernel.hpp"
-#include "simulator/lane_kernel.hpp"
+#include "bindings/lanes.hpp"
+#include "bindings/workspaces.hpp"
 #include "problem_layout.hpp"
 #include "annealing/annealing.hpp"
 
@@ -24,27 +23,10 @@ using namespace nb::literals;
 
 namespace placewright {
 
-// One thread's buffers for plans with fused groups.
-struct FusedWorkspace {
-  FusedWorkspace(const ProblemLayout& layout, const FusedParts& parts)
-      : contraction(layout, parts), event(contraction.layout()) {}
-  Contraction contraction;
-  EventKernel event;
-};
-
-// One thread's buffers for plans.
-struct KernelWorkspace {
-  explicit KernelWorkspace(const ProblemLayout& layout) : event(layout) {}
-  EventKernel event;
-  Period period;
-  std::unique_ptr<FusedWorkspace> fused;  // made when first needed
-  std::unique_ptr<LaneKernel> lanes;      // likewise
-};
-
 class Kernel {
  public:
   explicit Kernel(const nb::object& arrays)
-      : layout_(read_layout(arrays)), has_lanes_(LaneKernel::applies_to(layout_)) {}
+      : layout_(read_layout(arrays)), has_lanes_(LaneLayout::applies_to(layout_)), pool_(layout_) {}
 
   // Sets the costs of fused groups; needed before plans with fused groups are evaluated. They are set
   // once: other threads may be reading them by the time that a second one sets them.
@@ -70,7 +52,7 @@ class Kernel {
     size_t failed = plans;
     std::mutex guard;
     const auto work = [&] {
-      std::unique_ptr<KernelWorkspace> workspace = acquire();
+      std::unique_ptr<KernelWorkspace> workspace = pool_.acquire();
       for (size_t p = next++; p < plans; p = next++) {
         const PlanView plan{device.data() + p * layout_.ops,
                             priority ? priority->data() + p * layout_.ops : nullptr,
@@ -89,7 +71,7 @@ class Kernel {
           if (p < failed) failed = p, failure = std::current_exception();  // the first plan's error
         }
       }
-      recycle(std::move(workspace));
+      pool_.recycle(std::move(workspace));
     };
     {
       nb::gil_scoped_release release;
@@ -99,7 +81,7 @@ class Kernel {
       work();
       for (std::thread& helper : helpers) helper.join();
     }
-    raise(failure, failed);
+    raise_malformed(failure, failed);
     return nb::make_tuple(to_numpy<double>(std::move(step_time), {plans}),
                           to_numpy<double>(std::move(periods), {plans}),
                           to_numpy<int64_t>(std::move(peak), {plans, size_t(layout_.devices)}));
@@ -107,80 +89,11 @@ class Kernel {
 
   bool has_lanes() const { return has_lanes_; }
 
-  // Step times and overflow of plans that share one order, side by side (`LaneKernel`); in order, nothing streamed or
-  // fused. A plan that may not fit, or whose hand-overs are tied, is simulated event by event. Without a capacity, the
-  // overflow is left at 0. Also returns bounds of the peaks, if wanted, and the number of plans simulated.
+  // Plans that share one order, side by side: see `judge_in_lanes`.
   nb::tuple judge_lanes(const Matrix<int32_t>& device, const std::optional<Row<double>>& priority,
                         const std::optional<Row<int64_t>>& capacity, bool bounds, int threads) {
-    const size_t plans = device.shape(0), ops = layout_.ops, devices = layout_.devices;
-    if (!has_lanes_ || device.shape(1) != ops || (priority && priority->size() != ops) ||
-        (capacity && capacity->size() != devices)) {
-      throw nb::value_error("the lanes were given arrays of the wrong shape, or a problem they cannot simulate");
-    }
-    std::vector<double> step_time(plans);
-    std::vector<int64_t> overflow(plans, 0);
-    std::vector<int64_t> low(bounds ? plans * devices : 0), high(low.size());
-    std::atomic<size_t> next{0}, simulated{0};
-    std::exception_ptr failure;
-    size_t failed = plans;
-    std::mutex guard;
-    const auto work = [&] {
-      std::unique_ptr<KernelWorkspace> workspace = acquire();
-      if (!workspace->lanes) workspace->lanes = std::make_unique<LaneKernel>(layout_);
-      workspace->lanes->set_order(priority ? priority->data() : nullptr);
-      LaneKernel::Verdict verdict;
-      constexpr size_t kLanes = LaneKernel::kLanes;
-      for (size_t block = next++; block * kLanes < plans; block = next++) {
-        const size_t first = block * kLanes, count = std::min(kLanes, plans - first);
-        size_t at = first;
-        try {
-          const int32_t* rows[kLanes];
-          for (size_t lane = 0; lane < kLanes; ++lane) {
-            at = first + std::min(lane, count - 1);  // the last plan fills what is left
-            rows[lane] = device.data() + at * ops;
-            check_placement(layout_, rows[lane]);
-          }
-          workspace->lanes->run(rows, capacity || bounds, verdict);
-          for (size_t lane = 0; lane < count; ++lane) {
-            at = first + lane;
-            step_time[at] = verdict.step_time[lane];
-            bool fits = true;
-            for (size_t place = 0; place < devices; ++place) {
-              if (capacity) fits = fits && verdict.high[place * kLanes + lane] <= capacity->data()[place];
-              if (bounds) {
-                low[at * devices + place] = verdict.low[place * kLanes + lane];
-                high[at * devices + place] = verdict.high[place * kLanes + lane];
-              }
-            }
-            if (verdict.exact[lane] && fits) continue;
-            ++simulated;
-            const PlanView plan{rows[lane], priority ? priority->data() : nullptr, nullptr};
-            step_time[at] = workspace->event.run(plan, true, nullptr);
-            for (size_t place = 0; capacity && place < devices; ++place) {
-              overflow[at] += std::max<int64_t>(0, workspace->event.peak()[place] - capacity->data()[place]);
-            }
-          }
-        } catch (...) {
-          const std::lock_guard<std::mutex> lock(guard);
-          if (at < failed) failed = at, failure = std::current_exception();  // the first plan's error
-        }
-      }
-      recycle(std::move(workspace));
-    };
-    {
-      nb::gil_scoped_release release;
-      std::vector<std::thread> helpers;
-      const int blocks = static_cast<int>((plans + LaneKernel::kLanes - 1) / LaneKernel::kLanes);
-      const int count = std::clamp(threads, 1, std::max(blocks, 1));
-      for (int i = 1; i < count; ++i) helpers.emplace_back(work);
-      if (plans) work();
-      for (std::thread& helper : helpers) helper.join();
-    }
-    raise(failure, failed);
-    const size_t rows = bounds ? plans : 0;
-    return nb::make_tuple(to_numpy<double>(std::move(step_time), {plans}),
-                          to_numpy<int64_t>(std::move(overflow), {plans}), to_numpy<int64_t>(std::move(low), {rows, devices}),
-                          to_numpy<int64_t>(std::move(high), {rows, devices}), simulated.load());
+    if (!has_lanes_) throw nb::value_error("the lanes were given a problem that they cannot simulate");
+    return judge_in_lanes(layout_, pool_, device, priority, capacity, bounds, threads);
   }
 
   MoveBlocks move_blocks(const Row<int32_t>& first, const Row<int32_t>& units, const Row<int32_t>& level) {
@@ -209,7 +122,7 @@ class Kernel {
     size_t failed = plans;
     std::mutex guard;
     const auto work = [&](size_t p) {
-      std::unique_ptr<KernelWorkspace> workspace = acquire();
+      std::unique_ptr<KernelWorkspace> workspace = pool_.acquire();
       OwnedPlan start;
       start.device.assign(device.data() + p * ops, device.data() + (p + 1) * ops);
       if (priority) start.priority.assign(priority->data() + p * ops, priority->data() + (p + 1) * ops);
@@ -225,7 +138,7 @@ class Kernel {
         const std::lock_guard<std::mutex> lock(guard);
         if (p < failed) failed = p, failure = std::current_exception();
       }
-      recycle(std::move(workspace));
+      pool_.recycle(std::move(workspace));
     };
     {
       nb::gil_scoped_release release;
@@ -234,7 +147,7 @@ class Kernel {
       if (plans) work(0);
       for (std::thread& helper : helpers) helper.join();
     }
-    raise(failure, failed);
+    raise_malformed(failure, failed);
     std::vector<int64_t> overflow;
     std::vector<double> value;
     for (const AnnealingResult& result : results) overflow.push_back(result.overflow), value.push_back(result.value);
@@ -254,9 +167,9 @@ class Kernel {
     start.device.assign(device.data(), device.data() + ops);
     if (priority) start.priority.assign(priority->data(), priority->data() + ops);
     check_placement(layout_, start.device.data());
-    std::unique_ptr<KernelWorkspace> workspace = acquire();
+    std::unique_ptr<KernelWorkspace> workspace = pool_.acquire();
     MoveSamples out = placewright::sample_moves(layout_, move_blocks, workspace->event, start, settings, count, seed);
-    recycle(std::move(workspace));
+    pool_.recycle(std::move(workspace));
     const size_t moves = out.change.size();
     return nb::make_tuple(to_numpy<float>(std::move(out.features), {moves, size_t(Scout::kFeatures)}),
                           to_numpy<double>(std::move(out.change), {moves}));
@@ -268,7 +181,7 @@ class Kernel {
     const PlanView plan{device.data(), priority ? priority->data() : nullptr, staging ? staging->data() : nullptr};
     Record record;
     double step_time = 0.0;
-    std::unique_ptr<KernelWorkspace> workspace = acquire();
+    std::unique_ptr<KernelWorkspace> workspace = pool_.acquire();
     std::exception_ptr failure;
     {
       nb::gil_scoped_release release;
@@ -279,9 +192,9 @@ class Kernel {
         failure = std::current_exception();
       }
     }
-    raise(failure, 0);
+    raise_malformed(failure, 0);
     std::vector<int64_t> peak = workspace->event.peak();
-    recycle(std::move(workspace));
+    pool_.recycle(std::move(workspace));
     std::stable_sort(record.transfers.begin(), record.transfers.end(), [](const auto& x, const auto& y) {
       return x.start < y.start || (x.start == y.start && x.channel < y.channel);
     });
@@ -339,46 +252,16 @@ class Kernel {
                           stack(results, plan, &OwnedPlan::staging));
   }
 
-  std::unique_ptr<KernelWorkspace> acquire() {
-    {
-      const std::lock_guard<std::mutex> lock(workspaces_mutex_);
-      if (!workspaces_.empty()) {
-        std::unique_ptr<KernelWorkspace> workspace = std::move(workspaces_.back());
-        workspaces_.pop_back();
-        return workspace;
-      }
-    }
-    return std::make_unique<KernelWorkspace>(layout_);
-  }
-
-  void recycle(std::unique_ptr<KernelWorkspace> workspace) {
-    const std::lock_guard<std::mutex> lock(workspaces_mutex_);
-    workspaces_.push_back(std::move(workspace));
-  }
-
-  // A malformed plan becomes ValueError(reason, plan, op).
-  static void raise(const std::exception_ptr& failure, size_t plan) {
-    if (!failure) return;
-    try {
-      std::rethrow_exception(failure);
-    } catch (const MalformedPlan& malformed) {
-      static constexpr const char* kReasons[] = {"placement", "staging", "fusion"};
-      const char* reason = kReasons[malformed.reason];
-      PyErr_SetObject(PyExc_ValueError, nb::make_tuple(reason, plan, malformed.op).ptr());
-      throw nb::python_error();
-    }
-  }
-
   const ProblemLayout layout_;
   bool has_lanes_;
   FusedParts parts_;
-  std::mutex workspaces_mutex_;
-  std::vector<std::unique_ptr<KernelWorkspace>> workspaces_;
+  WorkspacePool pool_;
 };
 
 }  // namespace placewright
 
 NB_MODULE(_kernel, m) {
+  placewright::bind_lane_threads(m);
   nb::set_leak_warnings(false);  // problems cached for the whole process are no leaks
   using placewright::MoveBlocks;
   using placewright::Kernel;
