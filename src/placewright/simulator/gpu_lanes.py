@@ -1,0 +1,388 @@
+"""Evaluates plans side by side on a GPU: float32 step times and bounds of the memory peaks.
+
+One plan a thread, by the source that the CPU's lanes are made of (`cpp/simulator/lane_sweep.hpp`).
+It is an explicit backend: nothing in the library picks it by itself. Times are rounded to float32
+at each addition; the bounds of the peaks are those of the CPU's lanes, in whole bytes. Judge a plan
+again with `evaluate` before you report it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from placewright.errors import ConfigError, PlanError, ProblemError
+from placewright.simulator._kernel import (
+    lane_arrays,
+    lane_fields,
+    lane_source,
+    run_lane_threads,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
+
+MAX_DEVICES = 24
+"""Devices of a cluster that the lanes can evaluate."""
+
+_BLOCK = 128  # threads of a block; fewer where their state would not fit its shared memory
+_WARP = 32
+_BLOCKS_PER_MULTIPROCESSOR = 5  # by the registers of `lane_peaks`, 96 a thread
+_SHARED_RESERVE = 1024  # bytes of shared memory that CUDA takes of each block
+_BUFFER_SHARE = 0.25  # of the free memory, for arrivals on their way
+_HOST_THREADS = 48  # on the host: several blocks of `_WARP`, the last of them not full
+
+
+@dataclass(frozen=True, eq=False)
+class LaneVerdict:
+    """What plans take, one column per plan, on the device that evaluated them.
+
+    Args:
+        step_time: Plans: seconds, in float32.
+        is_tied: Plans: whether transfers handed over at one instant may be served in another order,
+            so that the time may be wrong by more than rounding.
+        low: Devices × plans: bytes that the memory peak has at least.
+        high: Devices × plans: bytes that it has at most.
+        capacity: Devices: bytes that a plan may use.
+    """
+
+    step_time: torch.Tensor
+    is_tied: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    capacity: torch.Tensor
+
+    @property
+    def fits(self) -> torch.Tensor:
+        """Plans: whether each certainly fits."""
+        return (self.high <= self.capacity[:, None]).all(dim=0)
+
+    @property
+    def least_excess(self) -> torch.Tensor:
+        """Devices × plans: bytes over the capacity, at least."""
+        return (self.low - self.capacity[:, None]).clamp(min=0)
+
+    @property
+    def most_excess(self) -> torch.Tensor:
+        """Devices × plans: bytes over the capacity, at most."""
+        return (self.high - self.capacity[:, None]).clamp(min=0)
+
+
+class GpuLanes:
+    """Evaluates plans of one problem that share one order of ops.
+
+    Args:
+        group: The group of each op. Plans are then the devices of groups, and ops are where
+            `Problem.legalize` puts them. By default plans are the devices of ops, as they are.
+        priority: The priority of each op, for all plans; the graph's order by default.
+        device: `cuda`, `cuda:1`, …; `cpu` runs the same code on the host, one plan after the other.
+
+    Raises:
+        ProblemError: The problem is not one that lanes can evaluate.
+        ConfigError: There is no such GPU, or the groups or priorities are not one per op.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        group: ArrayLike | None = None,
+        priority: ArrayLike | None = None,
+        device: str | torch.device = "cuda",
+    ) -> None:
+        check_scope(problem)
+        self.problem, self.device = problem, _find_device(device)
+        a = problem.arrays
+        self._rows = None if group is None else _GroupRows.of(problem, group, self.device)
+        self.groups = a.ops if self._rows is None else self._rows.groups
+        """Rows of a batch of plans."""
+        order = None if priority is None else _order_keys(priority, a.ops)
+        row = np.arange(a.ops, dtype=np.int32) if self._rows is None else self._rows.op_row
+        packed = lane_arrays(a, order, row)
+        self._slots, self._state_bytes = packed.pop("slots"), packed.pop("state_bytes")
+        self._fields: dict[str, Any] = {
+            name: torch.from_numpy(value).to(self.device)
+            if isinstance(value, np.ndarray)
+            else value
+            for name, value in packed.items()
+        }
+        self._names = lane_fields()
+        self.capacity = torch.from_numpy(a.capacity.copy()).to(self.device)
+        self._allowed = torch.from_numpy(a.allowed.copy()).to(self.device)
+        self._unit_head = torch.from_numpy(a.unit_head.astype(np.int64)).to(self.device)
+        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._kernels: dict[str, Any] = {}
+
+    def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Random plans of groups: groups × plans, every device as likely as any other.
+
+        Args:
+            generator: A generator of this device.
+        """
+        return torch.randint(
+            self.problem.arrays.devices,
+            (self.groups, count),
+            dtype=torch.uint8,
+            device=self.device,
+            generator=generator,
+        )
+
+    def evaluate(self, places: torch.Tensor, peaks: bool = True) -> LaneVerdict:
+        """Evaluate plans.
+
+        Args:
+            places: Groups × plans (or ops × plans): uint8 numbers of devices, on this device.
+            peaks: Whether the peaks are wanted; without them the bounds are 0 and no limit.
+
+        Raises:
+            PlanError: The plans have another shape or type, or break a constraint.
+        """
+        rows = self._legal_rows(places)
+        plans = int(places.shape[1])
+        devices = self.problem.arrays.devices
+        step_time = torch.empty(plans, dtype=torch.float32, device=self.device)
+        is_tied = torch.empty(plans, dtype=torch.uint8, device=self.device)
+        shape = (devices, plans if peaks else 1)
+        low = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        high = torch.full(shape, torch.iinfo(torch.int64).max, device=self.device)
+        block, threads = self._launch_size(plans)
+        arrival, use = self._arrival_buffers(threads)
+        fields = {
+            **self._fields,
+            "plans": plans,
+            "threads": threads,
+            "place": rows,
+            "arrival": arrival,
+            "use": use,
+            "step_time": step_time,
+            "is_tied": is_tied,
+            "low": low,
+            "high": high,
+        }
+        table = [
+            value.data_ptr() if isinstance(value, torch.Tensor) else int(value)
+            for value in (fields[name] for name in self._names)
+        ]
+        if plans:
+            self._run("lane_peaks" if peaks else "lane_times", table, block, threads)
+        bounds = low.expand(devices, plans), high.expand(devices, plans)
+        return LaneVerdict(step_time, is_tied.bool(), *bounds, self.capacity)
+
+    def _run(self, name: str, table: list[int], block: int, threads: int) -> None:
+        numbers = np.array(table, dtype=np.int64)
+        if self.device.type == "cpu":
+            run_lane_threads(numbers, name == "lane_peaks", block)
+            return
+        with torch.cuda.device(self.device):
+            shared = block * self._state_bytes
+            if name not in self._kernels:
+                self._kernels[name] = compile_kernel(name, shared)
+            self._kernels[name](
+                grid=(threads // block, 1, 1),
+                block=(block, 1, 1),
+                args=[torch.from_numpy(numbers).to(self.device)],
+                shared_mem=shared,
+            )
+
+    def _legal_rows(self, places: torch.Tensor) -> torch.Tensor:
+        """The plans as the kernel reads them; what it could not index is an error."""
+        found = (tuple(places.shape), places.dtype, places.device.type)
+        if places.ndim != 2 or found != (
+            (self.groups, places.shape[1]),
+            torch.uint8,
+            self.device.type,
+        ):
+            raise PlanError(
+                f"plans of shape {found[0]}, {found[1]} on {found[2]}: expected "
+                f"{self.groups} × plans, torch.uint8 on {self.device.type}"
+            )
+        devices = self.problem.arrays.devices
+        if places.numel() and int(places.max()) >= devices:
+            raise PlanError(
+                f"a plan names device number {int(places.max())}: expected 0 to {devices - 1}"
+            )
+        if self._rows is not None:
+            return self._rows.expand(places)
+        for plans in torch.split(places, max(1, 2**27 // max(1, len(places))), dim=1):
+            allowed = self._allowed.gather(1, plans.long())
+            together = plans == plans[self._unit_head]
+            if not bool((allowed & together).all()):
+                op = int((~(allowed & together)).any(dim=1).nonzero()[0])
+                raise PlanError(
+                    f"a plan breaks a constraint of op {self.problem.graph.ops[op].name!r}: keep "
+                    "ops on allowed devices and units together, as Problem.legalize does"
+                )
+        return places.contiguous()
+
+    def _launch_size(self, plans: int) -> tuple[int, int]:
+        """Threads of a block, and of all blocks together."""
+        if self.device.type == "cpu":
+            return _WARP, min(plans, _HOST_THREADS)
+        properties = torch.cuda.get_device_properties(self.device)
+        return launch_size(
+            plans,
+            self._state_bytes,
+            self._slots,
+            properties.multi_processor_count,
+            properties.shared_memory_per_block_optin,
+            properties.shared_memory_per_multiprocessor,
+            torch.cuda.mem_get_info(self.device)[0] if self._buffers is None else None,
+        )
+
+    def _arrival_buffers(self, threads: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._buffers is None or self._buffers[0].numel() < self._slots * threads:
+            shape = (max(self._slots, 1) * max(threads, 1),)
+            self._buffers = (
+                torch.empty(shape, dtype=torch.float32, device=self.device),
+                torch.empty(shape, dtype=torch.uint8, device=self.device),
+            )
+        return self._buffers
+
+
+def launch_size(
+    plans: int,
+    state_bytes: int,
+    slots: int,
+    multiprocessors: int,
+    block_shared: int,
+    multiprocessor_shared: int,
+    free_bytes: int | None,
+) -> tuple[int, int]:
+    """Threads of a block, and of all blocks together: as many as are resident at a time.
+
+    Args:
+        state_bytes: Of a thread, in shared memory.
+        slots: Arrivals that a thread stores, of 5 bytes each.
+        block_shared: Shared memory that one block may have.
+        multiprocessor_shared: Shared memory of a multiprocessor.
+        free_bytes: Free memory of the GPU, if it limits the threads.
+
+    Raises:
+        ProblemError: Not even one warp has room for its state.
+    """
+    block = min(_BLOCK, block_shared // max(state_bytes, 1) // _WARP * _WARP)
+    if not block:
+        raise ProblemError(
+            f"a plan's state has {state_bytes:,} bytes, and {_WARP} of them do not fit the "
+            f"{block_shared:,} bytes of shared memory of a block: the cluster has too many "
+            "devices and channels for this GPU"
+        )
+    resident = max(1, multiprocessor_shared // (block * state_bytes + _SHARED_RESERVE))
+    threads = multiprocessors * min(resident, _BLOCKS_PER_MULTIPROCESSOR * _BLOCK // block) * block
+    if free_bytes is not None:
+        threads = min(threads, int(free_bytes * _BUFFER_SHARE) // (5 * max(slots, 1)))
+    blocks = max(1, min(-(-plans // block), threads // block))
+    return block, blocks * block
+
+
+def compile_kernel(name: str, shared_bytes: int) -> Any:
+    """A kernel of the lanes for the current GPU, compiled by NVRTC.
+
+    Raises:
+        ConfigError: This PyTorch cannot compile kernels.
+    """
+    if not hasattr(torch.cuda, "_compile_kernel"):
+        raise ConfigError(
+            f"PyTorch {torch.__version__} cannot compile CUDA kernels: expected 2.10 or later"
+        )
+    kernel = torch.cuda._compile_kernel(lane_source(), name, nvcc_options=["-std=c++17"])
+    kernel.set_shared_memory_config(shared_bytes)
+    return kernel
+
+
+def check_scope(problem: Problem) -> None:
+    """Raise ProblemError unless the lanes can evaluate plans of this problem."""
+    a = problem.arrays
+    reasons = {
+        f"its discipline is {problem.discipline!r}, not 'in order'": problem.discipline
+        != "in order",
+        f"its objective is {problem.objective!r}, not 'step'": problem.objective != "step",
+        "devices share an issuer": bool((a.issuer >= 0).any()),
+        f"it has {a.devices} devices, more than {MAX_DEVICES}": a.devices > MAX_DEVICES,
+        "a channel has several senders": _has_shared_channel(a),
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise ProblemError(
+            f"lanes cannot evaluate this problem: {' and '.join(found)}; evaluate its plans with "
+            "pw.judge"
+        )
+
+
+def _has_shared_channel(a: Arrays) -> bool:
+    source, target = np.nonzero(a.channel >= 0)
+    pairs = np.unique(np.stack([a.channel[source, target], source]), axis=1)
+    return bool(len(np.unique(pairs[0])) < pairs.shape[1])
+
+
+def _find_device(name: str | torch.device) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"no device is named {name!r}: expected cuda, cuda:1 or cpu") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"lanes cannot run on {name!r}: expected cuda, cuda:1 or cpu")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "no CUDA device was found: the GPU's lanes need one; plans are evaluated on the CPU "
+            "without them"
+        )
+    return device
+
+
+def _order_keys(priority: ArrayLike, ops: int) -> NDArray[np.float64]:
+    keys = np.ascontiguousarray(priority, dtype=np.float64)
+    if keys.shape != (ops,) or np.isnan(keys).any():
+        raise ConfigError(
+            f"priorities of shape {keys.shape}: expected one number for each of {ops} ops, for all "
+            "plans"
+        )
+    return keys
+
+
+@dataclass(frozen=True, eq=False)
+class _GroupRows:
+    """How the devices of groups become those of ops: `Problem.legalize`, group by group.
+
+    Ops of a group that it sends to the same devices share a row.
+    """
+
+    groups: int
+    op_row: NDArray[np.int32]
+    row_group: torch.Tensor  # rows: the group whose device it follows
+    moved: torch.Tensor  # the rows whose device is not always the group's
+    moved_devices: torch.Tensor  # moved rows × devices: where it is for each device of the group
+
+    @classmethod
+    def of(cls, problem: Problem, group: ArrayLike, device: torch.device) -> _GroupRows:
+        a = problem.arrays
+        groups = np.ascontiguousarray(group, dtype=np.int64)
+        if groups.shape != (a.ops,) or (groups < 0).any():
+            raise ConfigError(
+                f"groups of shape {groups.shape}: expected a number, 0 or more, for each of "
+                f"{a.ops} ops"
+            )
+        devices = problem.single_device_placements().T  # ops × devices
+        # An op follows the op that leads it, and with it that op's group.
+        keys = np.concatenate([groups[a.leader][:, None], devices], axis=1)
+        rows, op_row = np.unique(keys, axis=0, return_inverse=True)
+        is_moved = (rows[:, 1:] != np.arange(a.devices)).any(axis=1)
+        return cls(
+            int(groups.max(initial=-1)) + 1,
+            op_row.reshape(-1).astype(np.int32),
+            torch.from_numpy(rows[:, 0].copy()).to(device),
+            torch.from_numpy(np.flatnonzero(is_moved)).to(device),
+            torch.from_numpy(rows[is_moved, 1:].astype(np.uint8)).to(device),
+        )
+
+    def expand(self, places: torch.Tensor) -> torch.Tensor:
+        """Rows × plans from groups × plans."""
+        rows = places[self.row_group]
+        if len(self.moved):
+            rows[self.moved] = self.moved_devices.gather(1, rows[self.moved].long())
+        return rows
