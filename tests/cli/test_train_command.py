@@ -149,6 +149,16 @@ def test_bad_words_are_answered_in_a_line(run):
         assert words in " ".join(ran.err.split())
 
 
+def test_a_simulator_that_cannot_judge_the_plans_is_refused(run):
+    other = run("train", "colocrl", *MODEL, *SMALL, "--simulator", "tpu")
+    assert "no simulator is named 'tpu': expected cpu or gpu" in other.err
+    orders = run("train", "go", *MODEL, "--simulator", "gpu")
+    assert "'go' gives each plan its own order" in orders.err
+    controllers = run("train", "colocrl", *MODEL, "--asynchronous", "1:4", "--simulator", "gpu")
+    assert "leave out --simulator gpu or --asynchronous" in controllers.err
+    assert {other.status, orders.status, controllers.status} == {1}
+
+
 def test_tensorboard_logs_hold_the_curve(run, tmp_path):
     pytest.importorskip("tensorboard")
     words = ["train", "colocrl", *MODEL, *SMALL, "--run-dir", "r", "--tensorboard", "--json"]

@@ -189,8 +189,9 @@ def test_blocks_fit_the_shared_memory_and_the_plans():
 def test_nvcc_compiles_the_source_that_ships(tmp_path):
     source = tmp_path / "lanes.cu"
     source.write_text(lane_source())
+    options = ("-std=c++17", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", "lanes.cubin")
     done = subprocess.run(
-        [*"nvcc -std=c++17 -arch=sm_90 -cubin -Xptxas -v -o lanes.cubin".split(), source.name],
+        ["nvcc", *options, source.name],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -198,11 +199,7 @@ def test_nvcc_compiles_the_source_that_ships(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "lane_peaks" in done.stderr
-    registers = [
-        int(line.split("Used ")[1].split()[0])
-        for line in done.stderr.splitlines()
-        if "Used " in line
-    ]
+    registers = [int(count) for count in re.findall(r"Used (\d+) registers", done.stderr)]
     # five blocks of 128 threads share the 65,536 registers of a multiprocessor
     assert max(registers) * gpu_lanes._BLOCKS_PER_MULTIPROCESSOR * 128 <= 65_536
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from placewright.problem import Problem
     from placewright.training import Environment, Recipe, Trainer
     from placewright.workers import Workers
 
@@ -19,6 +20,8 @@ DEFAULT_EVALUATIONS = 5000
 _RENAMED = {"plans": "evaluations", "rule": "grouping", "graphs": "family", "times": "start_times"}
 """Names in runs of release 0.1.0."""
 _BUDGETS = ("evaluations", "seconds")
+SIMULATORS = ("cpu", "gpu")
+"""What can evaluate the plans of a run."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class TrainingOptions:
         episodes: Episodes of an update, instead of the recipe's.
         micro_batch: Episodes of a micro-batch, in a run on workers.
         asynchronous: Controllers and the workers of each, such as `4:8`.
+        simulator: What evaluates plans: `cpu`, or `gpu` for lanes on a GPU.
     """
 
     recipe: str | None = None
@@ -48,6 +52,7 @@ class TrainingOptions:
     episodes: int | None = None
     micro_batch: int | None = None
     asynchronous: str | None = None
+    simulator: str | None = None
 
     def for_new_run(self) -> TrainingOptions:
         """With the defaults of what is not typed.
@@ -62,6 +67,10 @@ class TrainingOptions:
         if self.recipe not in RECIPES:
             raise ConfigError(
                 f"no recipe is named {self.recipe!r}: {nearest(self.recipe, RECIPES)}"
+            )
+        if self.simulator not in (None, *SIMULATORS):
+            raise ConfigError(
+                f"no simulator is named {self.simulator!r}: expected {' or '.join(SIMULATORS)}"
             )
         options = replace(self, seed=self.seed or 0)
         if self.evaluations is None and self.seconds is None:
@@ -101,12 +110,34 @@ class TrainingOptions:
         return asdict(self)
 
     def find_recipe(self) -> Recipe:
-        """The recipe with the typed settings of its policy."""
-        from placewright.training import find_recipe
+        """The recipe with the typed settings of its policy.
+
+        Raises:
+            ConfigError: Its plans have orders of their own, which lanes on a GPU cannot evaluate.
+        """
+        from placewright.training import Environment, find_recipe
 
         assert self.recipe is not None
         recipe = find_recipe(self.recipe, self.groups, self.hidden, self.grouping, self.start_times)
+        if self.simulator == "gpu" and recipe.environment is not Environment:
+            raise ConfigError(
+                f"recipe {recipe.name!r} gives each plan its own order, and --simulator gpu "
+                "evaluates plans of one order: leave it out"
+            )
         return recipe if self.episodes is None else replace(recipe, episodes=self.episodes)
+
+    def environment(self, recipe: Recipe, problem: Problem, **settings: Any) -> Environment:
+        """What judges the plans of one problem.
+
+        Raises:
+            ProblemError: Lanes on a GPU are to, and cannot evaluate this problem.
+            ConfigError: They are to, and there is no GPU.
+        """
+        if self.simulator == "gpu":
+            from placewright.training.gpu_simulation import GpuSimulation
+
+            settings["measure"] = GpuSimulation(problem)
+        return recipe.environment(problem, **settings)
 
     def worker_spec(self, workers: str | None, resume: Path | None) -> str | None:
         """Which workers to open: those that are typed, or a process for each controller.
@@ -120,6 +151,11 @@ class TrainingOptions:
         from placewright.training.asynchronous import Controllers
 
         if self.asynchronous is not None:
+            if self.simulator == "gpu":
+                raise ConfigError(
+                    "controllers evaluate plans where they run: leave out --simulator gpu or "
+                    "--asynchronous"
+                )
             if self.micro_batch is not None or self.episodes is not None:
                 raise ConfigError(
                     "--asynchronous C:K samples K episodes for each gradient: leave out "

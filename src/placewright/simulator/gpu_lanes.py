@@ -229,7 +229,7 @@ class GpuLanes:
             self._state_bytes,
             self._slots,
             properties.multi_processor_count,
-            properties.shared_memory_per_block_optin,
+            getattr(properties, "shared_memory_per_block_optin", 48 * 1024),
             properties.shared_memory_per_multiprocessor,
             torch.cuda.mem_get_info(self.device)[0] if self._buffers is None else None,
         )

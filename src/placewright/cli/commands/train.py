@@ -158,6 +158,16 @@ def train_policy(
             rich_help_panel=panels.RUN,
         ),
     ] = None,
+    simulator: Annotated[
+        str | None,
+        typer.Option(
+            "--simulator",
+            metavar="NAME",
+            help="What evaluates plans: cpu, or gpu for lanes on a GPU, in float32; the best plan "
+            "is evaluated exactly. [default: cpu]",
+            rich_help_panel=panels.RUN,
+        ),
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -223,6 +233,7 @@ def train_policy(
         episodes,
         micro_batch,
         asynchronous,
+        simulator,
     )
     if resume is None:
         training_options = typed.for_new_run()

@@ -59,7 +59,9 @@ class TrainingSession:
         with Progress(f"reading {self.problem_options.model}") as progress:
             problem = self.problem_options.problem()
             trainer = self.training_options.trainer(
-                [self.recipe.environment(problem)], self.recipe, self.workers
+                [self.training_options.environment(self.recipe, problem)],
+                self.recipe,
+                self.workers,
             )
             ended = self._train(trainer, progress)
             if trainer.environments[0].best_placement is None:
@@ -106,7 +108,7 @@ class TrainingSession:
                 environments = train_family.demonstrated(recipe, Path(demonstrations))
             else:
                 environments = [
-                    recipe.environment(problem)
+                    self.training_options.environment(recipe, problem)
                     for problem in train_family.family_problems(options, "train")
                 ]
             trainer = self.training_options.trainer(environments, recipe, self.workers)
