@@ -40,6 +40,7 @@ from placewright.solvers import (
     Islands,
     LocalSearch,
     OrderSearch,
+    PopulationAnnealing,
     RuntimeSolver,
     Search,
     SingleDevice,
@@ -64,6 +65,7 @@ SOLVERS: dict[str, Solver] = {
     "local-search": LocalSearch(batch=8, max_plans=100),
     "genetic": Genetic(population=12, max_plans=100),
     "cross-entropy": CrossEntropy(batch=20, max_plans=100),
+    "population-annealing": PopulationAnnealing(replicas=12, max_plans=100),
     "order-search": OrderSearch(batch=8, max_plans=60),
     "fusion-search": FusionSearch(batch=8, max_plans=60),
     "single gpu0": SingleDevice("gpu0"),
@@ -78,6 +80,7 @@ SOLVERS: dict[str, Solver] = {
     "lns": LNS(window=4, work=0.02, patience=2),
 }
 ABSENT = set() if find_spec("ortools") else {Exact, LNS}
+ABSENT |= set() if find_spec("torch") else {PopulationAnnealing}
 """Solvers whose package is not installed."""
 SOLVERS = {name: solver for name, solver in SOLVERS.items() if type(solver) not in ABSENT}
 

@@ -5,7 +5,7 @@ METHOD_NAMES = (
     *("cpop", "m-topo", "m-etf", "m-sct", "streamed", "metis", "kahip", "scotch", "mincut"),
     *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired", "cuts", "ideals"),
     *("baselines", "annealing", "auto", "islands", "exact", "lns", "local-search", "genetic"),
-    *("cross-entropy", "order-search"),
+    *("cross-entropy", "population-annealing", "order-search"),
 )
 """Those of `placewright.solvers.METHODS`."""
 POLICY_NAMES = ("pair", "placeto", "go")

@@ -44,6 +44,7 @@ from placewright.solvers.searches.cross_entropy import CrossEntropy
 from placewright.solvers.searches.fusion_search import FusionSearch
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
+from placewright.solvers.searches.population_annealing import PopulationAnnealing
 from placewright.solvers.single import CpuOnly, SingleDevice, SingleDevices
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
@@ -86,6 +87,7 @@ __all__ = [
     "MinCut",
     "NoImprovement",
     "OrderSearch",
+    "PopulationAnnealing",
     "RandomSearch",
     "RobustChoice",
     "Robustness",

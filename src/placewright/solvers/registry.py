@@ -31,6 +31,7 @@ from placewright.solvers.searches.annealing import Annealing
 from placewright.solvers.searches.cross_entropy import CrossEntropy
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
+from placewright.solvers.searches.population_annealing import PopulationAnnealing
 from placewright.solvers.single import CpuOnly, SingleDevices
 from placewright.solvers.streamed import Streamed
 
@@ -94,6 +95,7 @@ METHODS = MethodRegistry(
         "local-search": LocalSearch,
         "genetic": Genetic,
         "cross-entropy": CrossEntropy,
+        "population-annealing": PopulationAnnealing,
         "order-search": OrderSearch,
     }
 )
@@ -102,7 +104,7 @@ METHODS = MethodRegistry(
 SEARCHES = frozenset(
     {
         *("auto", "islands", "annealing", "local-search", "genetic", "cross-entropy"),
-        *("order-search", "exact", "lns"),
+        *("population-annealing", "order-search", "exact", "lns"),
     }
 )
 """Methods that run until they are stopped."""

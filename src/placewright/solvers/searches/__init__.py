@@ -1,1 +1,2 @@
-"""Metaheuristics: annealing, local search, genetic search, cross-entropy and fusion search."""
+"""Metaheuristics: annealing, local search, genetic search, cross-entropy, population annealing
+and fusion search."""

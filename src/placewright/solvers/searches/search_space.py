@@ -100,7 +100,7 @@ class SearchSpace:
             grouping,
             legal,
             np.flatnonzero(legal.sum(axis=1) > 1),
-            _orders(problem, grouping),
+            group_orders(problem, grouping),
             _adjacency(problem, grouping),
             _group_sets(problem, grouping),
             work,
@@ -114,18 +114,8 @@ class SearchSpace:
         return int(self.legal.shape[1])
 
     def plan_budget(self, search: Search, max_plans: int | None) -> float:
-        """The number of plans that a random search should evaluate.
-
-        Args:
-            max_plans: The caller's limit. None leaves it to the search's stop rule, or to
-                `DEFAULT_PLANS` if that may never end the search.
-        """
-        if max_plans is None:
-            max_plans = None if search.stop.certain else DEFAULT_PLANS
-        rows = np.exp(np.minimum(np.log(self.legal.sum(axis=1)).sum(), 700.0))  # within a float
-        return min(
-            np.inf if max_plans is None else max_plans, _SAMPLES_PER_ROW * round(float(rows))
-        )
+        """As `plan_budget` says."""
+        return plan_budget(search, self.legal, max_plans)
 
     def placements(self, rows: Rows) -> NDArray[np.int32]:
         """Legal placements, plans × ops, from plans × groups."""
@@ -147,6 +137,20 @@ class SearchSpace:
         )
         majority: Rows = votes.reshape(-1, len(self), self.devices).argmax(axis=2).astype(np.int32)
         return majority
+
+
+def plan_budget(search: Search, legal: NDArray[np.bool_], max_plans: int | None) -> float:
+    """The number of plans that a random search should evaluate.
+
+    Args:
+        legal: Groups × devices: where groups may be.
+        max_plans: The caller's limit. None leaves it to the search's stop rule, or to
+            `DEFAULT_PLANS` if that may never end the search.
+    """
+    if max_plans is None:
+        max_plans = None if search.stop.certain else DEFAULT_PLANS
+    rows = np.exp(np.minimum(np.log(legal.sum(axis=1)).sum(), 700.0))  # within a float
+    return min(np.inf if max_plans is None else max_plans, _SAMPLES_PER_ROW * round(float(rows)))
 
 
 def check_max_plans(solver: str, max_plans: int | None) -> None:
@@ -182,7 +186,7 @@ def coarser_grouping(problem: Problem, fine: Grouping, count: int) -> Grouping:
     return Grouping.of(f"segments:{count}", problem, run.tolist())
 
 
-def _orders(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
+def group_orders(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
     """Groups by their first op in graph order, in demand order, and in folded order."""
     positions = [np.arange(len(problem.graph)), demand_positions(problem)]
     if any(op.phase != "forward" for op in problem.graph.ops):
