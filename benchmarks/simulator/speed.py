@@ -7,13 +7,15 @@ sequence of events and flatters the result by a factor of three. "random" puts e
 so that most tensors cross; "blocks" are contiguous with 5 % of the ops moved, as local search
 produces them. Rates are per second of CPU time on one thread; two threads are wall clock against
 wall clock, the median of several pairs of runs. "lanes" are plans side by side, and the same with
-bounds of the memory peaks: ratios to events, medians of runs in turn.
+bounds of the memory peaks: ratios to events, medians of runs in turn. "GPU lanes" are those of a
+GPU, in float32, without and with the bounds, by CUDA's clock, where there is one.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +27,10 @@ from placewright.simulator.evaluation import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import ModuleType
 
 DEVICES = 8
+GPU_PLANS = 131_072  # of one batch
 
 
 def layered_problem(ops: int, discipline: str) -> pw.Problem:
@@ -62,6 +66,44 @@ def lane_rate(problem: pw.Problem, plans: np.ndarray, bounds: bool) -> float:
     return len(plans) / (time.process_time() - start)
 
 
+def gpu_rates(problem: pw.Problem, kind: str) -> tuple[str, str]:
+    """Plans per second in lanes on a GPU, without and with bounds of the peaks."""
+    torch = find_gpu()
+    if torch is None or problem.discipline != "in order":
+        return "–", "–"
+    from placewright.simulator.gpu_lanes import GpuLanes
+
+    lanes, generator = GpuLanes(problem), torch.Generator("cuda").manual_seed(0)
+    places = lanes.draw(GPU_PLANS, generator)
+    if kind == "blocks":
+        ops = len(places)
+        block = (torch.arange(ops, device="cuda") * DEVICES // ops).to(torch.uint8)
+        moved = torch.rand(places.shape, generator=generator, device="cuda") < 0.05
+        places = torch.where(moved, places, block[:, None])
+    rates = []
+    for peaks in (False, True):
+        lanes.evaluate(places, peaks)  # compiles the kernel
+        milliseconds = []
+        for _ in range(5):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            lanes.evaluate(places, peaks)
+            end.record()
+            torch.cuda.synchronize()
+            milliseconds.append(start.elapsed_time(end))
+        rates.append(f"{GPU_PLANS / statistics.median(milliseconds) * 1e3:,.0f}")
+    return rates[0], rates[1]
+
+
+def find_gpu() -> ModuleType | None:
+    """PyTorch, if it is installed and finds a GPU."""
+    if find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch if torch.cuda.is_available() else None
+
+
 def reference_rate(problem: pw.Problem, plans: np.ndarray) -> float:
     start = time.process_time()
     in_order = problem.discipline == "in order"
@@ -82,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = Table(
         *("ops", "discipline", "plans", "events", "reference", "times as fast"),
         *("two threads / one", "lanes", "lanes / events", "with bounds / events"),
+        *("GPU lanes", "with bounds"),
     )
     for ops in arguments.sizes:
         for discipline in ("in order", "ready"):
@@ -113,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     f"{statistics.median(lanes):,.0f}" if lanes else "–",
                     median_ratio(lanes, events),
                     median_ratio(bounds, events),
+                    *gpu_rates(problem, kind),
                 )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from placewright.errors import ConfigError, MissingDependency
 from placewright.plan_batch import PlanBatch
-from placewright.scheduling.ranks import upward_ranks
 from placewright.solvers.balanced import balanced_placements
+from placewright.solvers.heft import HEFT
 from placewright.solvers.searches.initial_plans import distinct_rows
 from placewright.solvers.searches.search_space import (
     bundle_grouping,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from placewright.solvers.searches.search_space import Rows
     from placewright.transforms import Grouping
 
-_CPU_REPLICAS, _GPU_REPLICAS = 64, 16_384  # several times the plans that are evaluated at a time
-_HOT, _COLD = 0.03, 0.0003  # temperatures, as shares of a replica's cost
+_CPU_REPLICAS, _GPU_REPLICAS = 32, 16_384  # several times the plans that are evaluated at a time
+_HOT, _COLD = 0.002, 0.00002  # temperatures, as shares of a replica's cost
 _RESAMPLE_INTERVAL = 10  # moves of a replica between two resamplings
 _PENALTY = 10.0  # cost of an overflow of a device's memory, in step times
 _LEAST_PENALTY = 1.0  # of any overflow: a plan that fits and takes twice as long is no worse
@@ -48,17 +48,18 @@ _LEAST_PENALTY = 1.0  # of any overflow: a plan that fits and takes twice as lon
 class PopulationAnnealing:
     """Anneals a population of placements of groups that share one order.
 
-    It starts with the best plan so far, single devices and balanced splits, each many times, in the
-    graph's order or HEFT's, whichever is better for the best of them. A replica moves a run of
-    groups to another device, or takes it from another replica. The temperature falls with the
-    budget; each time it does, replicas are drawn anew by their weight.
+    It starts with the best plan so far (HEFT's, if there is none), single devices and balanced
+    splits, each many times, in the graph's order or the best plan's, whichever is better for the
+    best of them. A replica moves a run of groups to another device, or takes it from another
+    replica. The temperature falls with the budget; each time it does, replicas are drawn anew by
+    their weight.
 
     On the CPU all plans are evaluated exactly. On a GPU they are evaluated by its lanes
     (`simulator/gpu_lanes.py`), and whatever would be the best plan is judged again exactly.
 
     Args:
         grouping: Makes the grouping; by default bundles.
-        replicas: The size of the population; by default 64 on the CPU and 16,384 on a GPU.
+        replicas: The size of the population; by default 32 on the CPU and 16,384 on a GPU.
         max_plans: Plans to evaluate; by default the stop rule decides, or 4,000 without one.
         device: `cpu`, `cuda` or `cuda:1`.
     """
@@ -90,6 +91,8 @@ class PopulationAnnealing:
         from placewright.solvers.searches.replicas import Replicas
 
         problem = search.problem
+        if search.best is None:
+            HEFT(contended=True).run(search)
         grouping = (self.grouping or bundle_grouping)(problem)
         evaluator = self._evaluator(search, grouping)
         rows = evaluator.begin(_initial_rows(search, grouping))
@@ -147,6 +150,7 @@ class _ExactEvaluator:
 
     def __init__(self, search: Search, grouping: Grouping) -> None:
         self.search, self.grouping = search, grouping
+        self.first_plan = search.best
         self.priority: NDArray[np.float64] | None = None
         self.capacity = max(1.0, float(search.problem.arrays.capacity.mean()))
 
@@ -157,8 +161,8 @@ class _ExactEvaluator:
         if search.over:
             return None
         best = verdict.best()
-        if problem.objective == "step":
-            order = -upward_ranks(problem.arrays)
+        order = None if self.first_plan is None else self.first_plan.priority
+        if order is not None:
             ranked = search.judge(placements, order)
             if len(ranked.value) < len(rows) or search.over:
                 return None
@@ -234,7 +238,7 @@ class _Budget:
 
     def __init__(self, search: Search, plans: float) -> None:
         self.search, self.plans = search, plans
-        self.first_plan, self.first_second = search.evaluations, search.seconds
+        self.first_plan = search.evaluations
         self.all_plans = min(plans, search.stop.left(search))
         self.all_seconds = search.stop.seconds_left(search)
 
@@ -246,7 +250,10 @@ class _Budget:
     def temperature(self) -> float:
         """Falls geometrically from hot to cold."""
         by_plans = (self.search.evaluations - self.first_plan) / max(self.all_plans, 1.0)
-        by_seconds = (self.search.seconds - self.first_second) / max(self.all_seconds, 1e-9)
+        by_seconds = 0.0
+        if np.isfinite(self.all_seconds):
+            seconds_left = self.search.stop.seconds_left(self.search)
+            by_seconds = 1.0 - seconds_left / max(self.all_seconds, 1e-9)
         return float(_HOT * (_COLD / _HOT) ** min(max(by_plans, by_seconds), 1.0))
 
 
