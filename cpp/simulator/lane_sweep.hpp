@@ -1,27 +1,24 @@
 // The sweep of the lane kernels: one pass over the ops in their order, for plans side by side.
 //
 // The CPU's lanes compile it with float64 and 16 plans in SIMD lanes, the GPU's with float32 and one plan a thread; the
-// host compiles the second form too, so that tests can run it. Under NVRTC there are no standard headers: this file
-// needs none there.
+// host compiles the second form too, so that tests can run it. Under NVRTC this file needs no standard headers.
 //
 // Times are only added up and compared, so a float32 time differs from the exact one by at most the number of additions
 // on the longest path times 2^-24, as a share. Bytes are integers, and the bounds of the peaks do not depend on times.
 #pragma once
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#if defined(__CUDACC__)  // nvcc and NVRTC
 #define PLACEWRIGHT_DEVICE __host__ __device__
-#else
-#define PLACEWRIGHT_DEVICE
-#endif
-#if defined(__CUDACC_RTC__)
 #define PLACEWRIGHT_INLINE __forceinline__
 #else
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+#define PLACEWRIGHT_DEVICE
 #define PLACEWRIGHT_INLINE inline __attribute__((always_inline))
 #endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#if !defined(__CUDACC_RTC__)
+#include <cstdint>
+#include <cstring>
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define PLACEWRIGHT_INDEPENDENT _Pragma("GCC ivdep")
 #else
 #define PLACEWRIGHT_INDEPENDENT
@@ -89,7 +86,6 @@ struct LaneBuffers {
 // 16 plans side by side, in vectors.
 struct VectorLanes {
   static constexpr int kCount = 16;
-  static constexpr size_t kPlaceStride = kCount, kSlotStride = kCount, kStateStride = kCount;
   PLACEWRIGHT_DEVICE static constexpr size_t place(size_t row) { return row * kCount; }
   PLACEWRIGHT_DEVICE static constexpr size_t slot(size_t at) { return at * kCount; }
   PLACEWRIGHT_DEVICE static constexpr int32_t state(int32_t at) { return at * kCount; }
@@ -239,9 +235,8 @@ PLACEWRIGHT_DEVICE PLACEWRIGHT_INLINE void begin_sweep(const LaneProblem<Number>
   constexpr int L = Lanes::kCount;
   for (int32_t device = 0; device < p.devices; ++device) {
     for (int l = 0; l < L; ++l) {
-      const int32_t q = lanes.state(device) + l;
-      b.device_free[q] = 0;
-      if constexpr (kPeaks) b.live_low[q] = 0;
+      b.device_free[lanes.state(device) + l] = 0;
+      if constexpr (kPeaks) b.live_low[lanes.state(device) + l] = 0;
     }
   }
   for (int32_t channel = 0; channel < p.channels; ++channel) {
@@ -311,8 +306,8 @@ PLACEWRIGHT_DEVICE PLACEWRIGHT_INLINE void count_memory(const LaneProblem<Number
     const uint8_t* use = b.use + lanes.slot(p.read_slot[read]);
     const int64_t bytes = p.sizes[tensor];
     // A view has no bytes of its own in the lower bound; what it is a view of is not given back in the upper one.
-    const bool low = (flags & kReleasable) && !(flags & kView), high = (flags & kReleasable) && !(flags & kViewed);
-    const bool high_copy = !(flags & kViewed);
+    const bool releasable = flags & kReleasable, high_copy = !(flags & kViewed);
+    const bool low = releasable && !(flags & kView), high = releasable && high_copy;
     for (int l = 0; l < L; ++l) {
       const bool remote = use[l] & kRemote, last = use[l] & kLast;
       came[l] += (use[l] & kFirst) && remote ? bytes : 0;
@@ -332,8 +327,7 @@ PLACEWRIGHT_DEVICE PLACEWRIGHT_INLINE void count_memory(const LaneProblem<Number
   }
 }
 
-// The sweep. `step_times` and `is_inexact` have a number per lane; inexact: hand-overs of one instant may be served in
-// another order.
+// The sweep. `step_times`, `is_inexact`: per lane; inexact: hand-overs of one instant may be served in another order.
 template <bool kPeaks, typename Number, typename Lanes>
 PLACEWRIGHT_DEVICE PLACEWRIGHT_INLINE void sweep_lanes(const LaneProblem<Number> p, const LaneBuffers<Number> b,
                                                        const Lanes lanes, Number* step_times, int32_t* is_inexact) {
