@@ -175,14 +175,14 @@ def test_without_a_gpu_the_lanes_say_so():
 
 def test_blocks_fit_the_shared_memory_and_the_plans():
     # 352 bytes × 128 threads + 1,024 = 46,080 bytes: 5 blocks in 233,472; 132 × 5 × 128 threads
-    assert launch_size(10**6, 352, 300, 132, 232_448, 233_472, None) == (128, 84_480)
-    assert launch_size(1_000, 352, 300, 132, 232_448, 233_472, None) == (128, 1_024)
+    assert launch_size(10**6, 352, 300, 132, 232_448, 233_472, 10**11) == (128, 84_480)
+    assert launch_size(1_000, 352, 300, 132, 232_448, 233_472, 10**11) == (128, 1_024)
     # 3,172 bytes of 64 threads: 203,008; 96 threads would need 304,512
-    assert launch_size(10**6, 3_172, 300, 132, 232_448, 233_472, None) == (64, 132 * 64)
+    assert launch_size(10**6, 3_172, 300, 132, 232_448, 233_472, 10**11) == (64, 132 * 64)
     # a quarter of 12,000,000 bytes has room for 1,500 bytes of 2,000 threads: 15 blocks of 128
     assert launch_size(10**6, 352, 300, 132, 232_448, 233_472, 12_000_000) == (128, 1_920)
     with pytest.raises(ProblemError, match="do not fit"):
-        launch_size(1, 10_000, 300, 132, 232_448, 233_472, None)
+        launch_size(1, 10_000, 300, 132, 232_448, 233_472, 10**11)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
@@ -222,7 +222,7 @@ def test_a_gpu_evaluates_faster_than_the_host():
     problem = Problem(
         zoo.load("layered:ops=5000,seed=1,weights=no"), Cluster.parse("8xA100-nvlink")
     )
-    lanes = GpuLanes(problem)
+    lanes = GpuLanes(problem, np.arange(problem.arrays.ops))
     places = lanes.draw(131_072, torch.Generator("cuda").manual_seed(0))
     rates = []
     for _ in range(3):

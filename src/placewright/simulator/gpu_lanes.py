@@ -35,7 +35,7 @@ _BLOCK = 128  # threads of a block; fewer where their state would not fit its sh
 _WARP = 32
 _BLOCKS_PER_MULTIPROCESSOR = 5  # by the registers of `lane_peaks`, 96 a thread
 _SHARED_RESERVE = 1024  # bytes of shared memory that CUDA takes of each block
-_BUFFER_SHARE = 0.25  # of the free memory, for arrivals on their way
+_BUFFER_SHARE = 0.25  # of the GPU's memory, for arrivals on their way
 _HOST_THREADS = 48  # on the host: several blocks of `_WARP`, the last of them not full
 
 
@@ -231,7 +231,7 @@ class GpuLanes:
             properties.multi_processor_count,
             getattr(properties, "shared_memory_per_block_optin", 48 * 1024),
             properties.shared_memory_per_multiprocessor,
-            torch.cuda.mem_get_info(self.device)[0] if self._buffers is None else None,
+            properties.total_memory,
         )
 
     def _arrival_buffers(self, threads: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,7 +251,7 @@ def launch_size(
     multiprocessors: int,
     block_shared: int,
     multiprocessor_shared: int,
-    free_bytes: int | None,
+    memory: int,
 ) -> tuple[int, int]:
     """Threads of a block, and of all blocks together: as many as are resident at a time.
 
@@ -260,7 +260,7 @@ def launch_size(
         slots: Arrivals that a thread stores, of 5 bytes each.
         block_shared: Shared memory that one block may have.
         multiprocessor_shared: Shared memory of a multiprocessor.
-        free_bytes: Free memory of the GPU, if it limits the threads.
+        memory: Bytes of the GPU, of which arrivals take a share at most.
 
     Raises:
         ProblemError: Not even one warp has room for its state.
@@ -274,8 +274,7 @@ def launch_size(
         )
     resident = max(1, multiprocessor_shared // (block * state_bytes + _SHARED_RESERVE))
     threads = multiprocessors * min(resident, _BLOCKS_PER_MULTIPROCESSOR * _BLOCK // block) * block
-    if free_bytes is not None:
-        threads = min(threads, int(free_bytes * _BUFFER_SHARE) // (5 * max(slots, 1)))
+    threads = min(threads, int(memory * _BUFFER_SHARE) // (5 * max(slots, 1)))
     blocks = max(1, min(-(-plans // block), threads // block))
     return block, blocks * block
 
@@ -357,6 +356,7 @@ class _GroupRows:
     row_group: torch.Tensor  # rows: the group whose device it follows
     moved: torch.Tensor  # the rows whose device is not always the group's
     moved_devices: torch.Tensor  # moved rows × devices: where it is for each device of the group
+    is_identity: bool  # whether rows are groups
 
     @classmethod
     def of(cls, problem: Problem, group: ArrayLike, device: torch.device) -> _GroupRows:
@@ -378,10 +378,13 @@ class _GroupRows:
             torch.from_numpy(rows[:, 0].copy()).to(device),
             torch.from_numpy(np.flatnonzero(is_moved)).to(device),
             torch.from_numpy(rows[is_moved, 1:].astype(np.uint8)).to(device),
+            not is_moved.any() and np.array_equal(rows[:, 0], np.arange(groups.max() + 1)),
         )
 
     def expand(self, places: torch.Tensor) -> torch.Tensor:
         """Rows × plans from groups × plans."""
+        if self.is_identity:
+            return places.contiguous()
         rows = places[self.row_group]
         if len(self.moved):
             rows[self.moved] = self.moved_devices.gather(1, rows[self.moved].long())
