@@ -14,7 +14,8 @@ struct Avx2 {
   template <typename T>
   static constexpr int64_t depth_step = 1;
   template <typename T>
-  static constexpr bool prefetches = sizeof(T) == 2;
+  static constexpr bool converts = sizeof(T) == 2;
+  static constexpr int registers = 16;
 
   struct Floats {
     Vector low, high;
@@ -29,6 +30,10 @@ struct Avx2 {
     const __m128 half = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
     const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps(pair, pair, 1)));
+  }
+  static void sum_four(const Vector* values, float* to) {
+    const Vector pairs = _mm256_hadd_ps(_mm256_hadd_ps(values[0], values[1]), _mm256_hadd_ps(values[2], values[3]));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
   }
 
   static Floats load_block(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + lanes)}; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,7 @@ constexpr int64_t kTasksPerThread = 4;  // so that threads end together, though 
 constexpr int64_t kMinTask = 64 << 10, kMaxTask = 1 << 20;  // bytes of the weight that a thread takes at once
 constexpr int64_t kMinPartDepth = 16;  // weight rows of a part; a multiple of what kernels add at once
 constexpr int64_t kMinColumns = 256;   // that a thread adds up over all parts
+constexpr int64_t kRowGroup = 4;       // rows of x that share what is read of the weight
 constexpr int64_t kMaxBlock = 64, kLine = 64;
 
 std::vector<InstructionSet> find_instruction_sets() {
@@ -85,8 +87,8 @@ class Multiplication {
         launch_(launch), threads_(std::max(1, threads)), item_(product.dtype == Dtype::float32 ? 4 : 2),
         x_bytes_(round_up(p_.depth, block_) * loops_.factor_bytes), width_(round_up(p_.columns, block_)),
         parts_(p_.transposed ? std::clamp<int64_t>(p_.depth / kMinPartDepth, 1, threads_) : 1),
-        part_floats_(p_.rows * width_) {
-    const int64_t x_floats = round_up(p_.rows * x_bytes_, kLine) / static_cast<int64_t>(sizeof(float));
+        rows_(p_.rows % kRowGroup == 3 ? p_.rows + 1 : p_.rows), part_floats_(rows_ * width_) {
+    const int64_t x_floats = round_up(rows_ * x_bytes_, kLine) / static_cast<int64_t>(sizeof(float));
     sums_ = scratch(x_floats + parts_ * part_floats_);
     x_ = reinterpret_cast<char*>(sums_ + parts_ * part_floats_);
   }
@@ -102,13 +104,20 @@ class Multiplication {
   void arrange_x() {
     const auto arrange = p_.transposed ? loops_.arrange_for_adds : loops_.arrange_for_dots;
     std::vector<char> dense_row(p_.x_stride == 1 ? 0 : p_.depth * item_);
+    if (rows_ > p_.rows) std::memset(x_ + p_.rows / kRowGroup * kRowGroup * x_bytes_, 0, kRowGroup * x_bytes_);
     for (int64_t row = 0; row < p_.rows; ++row) {
       const void* from = element(p_.x, row * p_.x_row_stride);
       if (p_.x_stride != 1) {
         (item_ == 4 ? gather<uint32_t> : gather<uint16_t>)(from, p_.depth, p_.x_stride, dense_row.data());
         from = dense_row.data();
       }
-      arrange(from, p_.depth, x_ + row * x_bytes_);
+      if (p_.transposed) {
+        arrange(from, p_.depth, 1, x_ + row * x_bytes_);
+        continue;
+      }
+      const int64_t first = row / kRowGroup * kRowGroup;  // rows of a group lie side by side, block by block
+      arrange(from, p_.depth, std::min(kRowGroup, rows_ - first),
+              x_ + first * x_bytes_ + (row - first) * block_ * loops_.factor_bytes);
     }
   }
 
@@ -119,7 +128,7 @@ class Multiplication {
     const int64_t step = round_up(std::max<int64_t>(1, task_bytes / row_bytes), block_);
     run_tasks((p_.columns + step - 1) / step, launch_, threads_, [&](int64_t task) {
       const int64_t first = task * step, count = std::min(step, p_.columns - first);
-      loops_.dots(x_, x_bytes_, p_.rows, element(p_.weight, first * p_.weight_stride), p_.weight_stride, p_.depth,
+      loops_.dots(x_, x_bytes_, rows_, element(p_.weight, first * p_.weight_stride), p_.weight_stride, p_.depth,
                   count, sums_ + first, width_);
       round_columns(first, count);
     });
@@ -132,7 +141,7 @@ class Multiplication {
       const int64_t first = std::min(p_.depth, part * step), count = std::min(step, p_.depth - first);
       float* sums = sums_ + part * part_floats_;
       std::fill(sums, sums + part_floats_, 0.0f);
-      loops_.adds(x_ + first * loops_.factor_bytes, x_bytes_, p_.rows, element(p_.weight, first * p_.weight_stride),
+      loops_.adds(x_ + first * loops_.factor_bytes, x_bytes_, rows_, element(p_.weight, first * p_.weight_stride),
                   p_.weight_stride, count, p_.columns, sums, width_);
     });
     const int64_t share = round_up((p_.columns + threads_ - 1) / threads_, kMinColumns);
@@ -163,7 +172,9 @@ class Multiplication {
   const DtypeLoops& loops_;
   const int64_t block_;
   const TeamLauncher launch_;
-  const int64_t threads_, item_, x_bytes_, width_, parts_, part_floats_;
+  const int64_t threads_, item_, x_bytes_, width_, parts_;
+  const int64_t rows_;  // with a row of zeros where the last group would have three
+  const int64_t part_floats_;
   float* sums_;
   char* x_;
 };

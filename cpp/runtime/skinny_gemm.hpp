@@ -18,8 +18,8 @@ enum class Dtype { bfloat16 = 0, float16 = 1, float32 = 2 };
 struct DtypeLoops {
   int64_t factor_bytes;        // of one element of x, as `arrange` writes it
   const uint8_t* column_order;  // the column of each of a block's sums, after `add_rows`
-  void (*arrange_for_dots)(const void* x, int64_t count, void* to);
-  void (*arrange_for_adds)(const void* x, int64_t count, void* to);
+  void (*arrange_for_dots)(const void* x, int64_t count, int64_t group, void* to);
+  void (*arrange_for_adds)(const void* x, int64_t count, int64_t group, void* to);
   void (*dots)(const void* x, int64_t x_bytes, int64_t rows, const void* weight, int64_t weight_stride, int64_t depth,
                int64_t columns, float* sums, int64_t sum_stride);
   void (*adds)(const void* x, int64_t x_bytes, int64_t rows, const void* weight, int64_t weight_stride, int64_t depth,
@@ -29,7 +29,7 @@ struct DtypeLoops {
 
 struct InstructionSet {
   const char* name;
-  int64_t block;  // elements that are read at once; rows of x and of sums are padded to a multiple
+  int64_t block;  // elements that are read at once, at least 16; rows of x and of sums are padded to a multiple
   DtypeLoops loops[3];
   uint64_t (*read)(const void* from, int64_t bytes);
 };

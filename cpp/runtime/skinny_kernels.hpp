@@ -27,13 +27,15 @@ struct SkinnyLoops {
   using Factor = typename Simd::template Factor<T>;  // of x, as it is arranged
   static constexpr int64_t kBlock = 2 * Simd::lanes;
   static constexpr int64_t kStep = Simd::template depth_step<T>;  // weight rows that `adds` multiplies at once
-  // The figures below were measured on a core that reads 47 GB/s alone, where a product has least time.
-  // Without prefetching, loops with more instructions for a line reached 0.75 to 0.82 of a read loop, with it 0.9.
-  static constexpr bool kPrefetches = Simd::template prefetches<T>;
+  // The figures below were measured on a core that reads 45 GB/s alone, where a product has least time. Reads run ahead
+  // of the arithmetic by themselves only while there are few instructions for a line: then prefetching is a loss. Loops
+  // with more instructions, because elements are converted or rows are many, reach 0.5 to 0.7 of a read loop without
+  // prefetching, and 0.75 to 0.9 with it.
+  static constexpr bool kConverts = Simd::template converts<T>;
   static constexpr int64_t kPrefetchBytes = 8192;    // ahead, in a single stream
   static constexpr int64_t kNearFactors = 20 << 10;  // bytes of x that stay in the nearest cache beside a stream
-  static constexpr int64_t kDepth = 8;               // weight rows that are added to a sum before it is written
-  static constexpr int64_t kTile = 4096;             // columns of these rows, whose sums stay in the nearest cache
+  static constexpr int64_t kChunkBytes = 2048;       // of each weight row, where the next rows are prefetched
+  static constexpr int64_t kPrefetchColumns = 512;   // ahead, where weight rows are added
 
   static void prefetch(const T* from, int64_t bytes) {
     for (int64_t line = 0; line < static_cast<int64_t>(kBlock * sizeof(T)); line += 64)
@@ -42,179 +44,254 @@ struct SkinnyLoops {
 
   // -- dot products: a weight of N x K -----------------------------------------------------------
 
+  // Rows of x lie side by side, block by block, so that what a tile reads of them fills all sets of a cache evenly.
+  struct DotTile {
+    const Factor* x;
+    const T* weight;
+    int64_t weight_stride, depth, ahead;  // bytes that are prefetched ahead
+    float* out;
+    int64_t out_stride;
+    bool adds_up;  // to what `out` has
+  };
+
   // `Rows` rows of x with `Columns` rows of the weight; `Unroll` sums for each, or additions would wait for each other.
   template <int Rows, int Columns, int Unroll, bool Prefetch>
-  static void dot_tile(const Factor* x, int64_t x_stride, const T* weight, int64_t weight_stride, int64_t depth,
-                       float* out, int64_t out_stride) {
+  static void dot_tile(const DotTile& tile) {
+    const T* weight = tile.weight;
+    const int64_t weight_stride = tile.weight_stride, depth = tile.depth, ahead = tile.ahead;
     Vector sums[Rows][Columns][Unroll];
     for (int row = 0; row < Rows; ++row)
       for (int column = 0; column < Columns; ++column)
         for (int part = 0; part < Unroll; ++part) sums[row][column][part] = Simd::zero();
     int64_t k = 0;
-    for (; k + Unroll * kBlock <= depth; k += Unroll * kBlock) {
+    const Factor* x = tile.x;
+    for (; k + Unroll * kBlock <= depth; k += Unroll * kBlock, x += Unroll * kBlock * Rows) {
 #pragma GCC unroll 8
       for (int part = 0; part < Unroll; ++part) {
-        const int64_t at = k + part * kBlock;
 #pragma GCC unroll 8
         for (int column = 0; column < Columns; ++column) {
-          const T* from = weight + column * weight_stride + at;
-          if (Prefetch) prefetch(from, kPrefetchBytes);
+          const T* from = weight + column * weight_stride + k + part * kBlock;
+          if (Prefetch) prefetch(from, ahead);
           const auto block = Simd::load_block(from);
 #pragma GCC unroll 4
           for (int row = 0; row < Rows; ++row)
-            Simd::dot(block, x + row * x_stride + at, sums[row][column][part]);
+            Simd::dot(block, x + (part * Rows + row) * kBlock, sums[row][column][part]);
         }
       }
     }
-    for (; k < depth; k += kBlock) {
+    for (; k < depth; k += kBlock, x += kBlock * Rows) {
       for (int column = 0; column < Columns; ++column) {
         T part[kBlock] = {};  // memory behind the row is not read
         const int64_t count = depth - k < kBlock ? depth - k : kBlock;
         std::memcpy(part, weight + column * weight_stride + k, count * sizeof(T));
         const auto block = Simd::load_block(part);
-        for (int row = 0; row < Rows; ++row) Simd::dot(block, x + row * x_stride + k, sums[row][column][0]);
+        for (int row = 0; row < Rows; ++row) Simd::dot(block, x + row * kBlock, sums[row][column][0]);
       }
     }
-    for (int row = 0; row < Rows; ++row)
+    for (int row = 0; row < Rows; ++row) {
+      Vector totals[Columns];
       for (int column = 0; column < Columns; ++column) {
-        Vector sum = sums[row][column][0];
-        for (int part = 1; part < Unroll; ++part) sum = Simd::add(sum, sums[row][column][part]);
-        out[row * out_stride + column] = Simd::sum(sum);
+        totals[column] = sums[row][column][0];
+        for (int part = 1; part < Unroll; ++part) totals[column] = Simd::add(totals[column], sums[row][column][part]);
       }
+      float values[Columns];
+      if constexpr (Columns == 4)
+        Simd::sum_four(totals, values);
+      else
+        for (int column = 0; column < Columns; ++column) values[column] = Simd::sum(totals[column]);
+      float* out = tile.out + row * tile.out_stride;
+      for (int column = 0; column < Columns; ++column) out[column] = (tile.adds_up ? out[column] : 0) + values[column];
+    }
   }
 
-  template <int Columns, int Unroll, bool Prefetch>
-  static void dot_rows(const Factor* x, int64_t x_stride, int64_t rows, const T* weight, int64_t weight_stride,
-                       int64_t depth, float* out, int64_t out_stride) {
-    int64_t row = 0;
-    for (; row + 4 <= rows; row += 4)
-      dot_tile<4, Columns, 1, false>(x + row * x_stride, x_stride, weight, weight_stride, depth,
-                                     out + row * out_stride, out_stride);
-    const Factor* rest = x + row * x_stride;
-    float* to = out + row * out_stride;
-    if (rows - row == 3) dot_tile<3, Columns, 1, false>(rest, x_stride, weight, weight_stride, depth, to, out_stride);
-    if (rows - row == 2)
-      dot_tile<2, Columns, Unroll == 1 ? 1 : 2, Prefetch>(rest, x_stride, weight, weight_stride, depth, to, out_stride);
-    if (rows - row == 1)
-      dot_tile<1, Columns, Unroll, Prefetch>(rest, x_stride, weight, weight_stride, depth, to, out_stride);
+  // All rows of x, in groups of 4, 2 and 1; the first group brings the weight to the nearest cache.
+  template <int Columns, bool Prefetch>
+  static void dot_rows(DotTile tile, int64_t rows, int64_t x_stride, int64_t k) {
+    const Factor* x = tile.x;
+    float* out = tile.out;
+    for (int64_t row = 0; row < rows;) {
+      const int64_t group = rows - row >= 4 ? 4 : rows - row;
+      tile.x = x + row * x_stride + k * group;
+      tile.out = out + row * tile.out_stride;
+      const bool is_first = row == 0;
+      if (group == 4) {
+        constexpr int kFit = Columns < Simd::registers / 8 ? Columns : Simd::registers / 8;
+        DotTile part = tile;
+        for (int column = 0; column < Columns; column += kFit) {
+          part.weight = tile.weight + column * tile.weight_stride;
+          part.out = tile.out + column;
+          is_first ? dot_tile<4, kFit, 1, Prefetch>(part) : dot_tile<4, kFit, 1, false>(part);
+        }
+      } else if (group == 2) {
+        constexpr int kUnroll = Prefetch || Columns == 1 || Simd::registers < 32 ? 1 : 2;
+        is_first ? dot_tile<2, Columns, kUnroll, Prefetch>(tile) : dot_tile<2, Columns, 1, false>(tile);
+      } else {
+        constexpr int kUnroll = Prefetch ? 1 : Columns == 1 ? 4 : 2;
+        is_first ? dot_tile<1, Columns, kUnroll, Prefetch>(tile) : dot_tile<1, Columns, 1, false>(tile);
+      }
+      row += group;
+    }
+  }
+
+  template <bool Prefetch>
+  static void dot_columns(const DotTile& all, int64_t rows, int64_t x_stride, int64_t columns, int64_t chunk) {
+    int64_t k = 0;
+    do {  // no depth gives zeros
+      DotTile tile = all;
+      tile.depth = all.depth - k < chunk ? all.depth - k : chunk;
+      tile.ahead = 4 * all.weight_stride * static_cast<int64_t>(sizeof(T));
+      tile.adds_up = k > 0;
+      for (int64_t column = 0; column < columns;) {
+        tile.weight = all.weight + column * all.weight_stride + k;
+        tile.out = all.out + column;
+        const bool is_whole = column + 4 <= columns;
+        is_whole ? dot_rows<4, Prefetch>(tile, rows, x_stride, k) : dot_rows<1, false>(tile, rows, x_stride, k);
+        column += is_whole ? 4 : 1;
+      }
+      k += chunk;
+    } while (k < all.depth);
   }
 
   // sums[row][column] of `columns` rows of the weight.
   static void dots(const void* x_pointer, int64_t x_bytes, int64_t rows, const void* weight_pointer,
                    int64_t weight_stride, int64_t depth, int64_t columns, float* out, int64_t out_stride) {
-    const Factor* x = static_cast<const Factor*>(x_pointer);
     const int64_t x_stride = x_bytes / static_cast<int64_t>(sizeof(Factor));
-    const T* weight = static_cast<const T*>(weight_pointer);
-    int64_t column = 0;
-    if (rows <= 2 && rows * depth * static_cast<int64_t>(sizeof(Factor)) <= kNearFactors) {
-      // One stream is fastest. The last rows are not prefetched: what follows is another thread's.
-      const int64_t last = columns - 1 - kPrefetchBytes / (weight_stride * static_cast<int64_t>(sizeof(T)) + 1);
-      for (; column < last; ++column)
-        dot_rows<1, kPrefetches ? 4 : 8, kPrefetches>(x, x_stride, rows, weight + column * weight_stride,
-                                                      weight_stride, depth, out + column, out_stride);
-    } else {  // x comes from a farther cache: each read of it serves four rows of the weight
-      for (; column + 4 <= columns; column += 4)
-        dot_rows<4, 1, false>(x, x_stride, rows, weight + column * weight_stride, weight_stride, depth, out + column,
-                              out_stride);
+    DotTile tile{static_cast<const Factor*>(x_pointer), static_cast<const T*>(weight_pointer), weight_stride, depth,
+                 kPrefetchBytes, out, out_stride, false};
+    if (kConverts && rows == 1 && depth * static_cast<int64_t>(sizeof(Factor)) <= kNearFactors) {
+      for (int64_t column = 0; column < columns; ++column) {  // one stream is fastest
+        dot_tile<1, 1, 4, kConverts>(tile);
+        tile.weight += weight_stride;
+        ++tile.out;
+      }
+    } else if (kConverts || rows > 2) {
+      // Chunks of x stay in the nearest cache, beside those of eight weight rows.
+      const int64_t chunk = kChunkBytes / (rows > 4 ? 2 : 1) / static_cast<int64_t>(sizeof(T));
+      dot_columns<true>(tile, rows, x_stride, columns, chunk);
+    } else {
+      dot_columns<false>(tile, rows, x_stride, columns, depth + 1);
     }
-    for (; column < columns; ++column)
-      dot_rows<1, 4, false>(x, x_stride, rows, weight + column * weight_stride, weight_stride, depth, out + column,
-                            out_stride);
   }
 
   // -- sums of weight rows: a weight of K x N ----------------------------------------------------
 
-  // Add `Steps` steps of weight rows to the sums of `Rows` rows of x; `count` weight rows, the rest is zero.
-  template <int Rows, int Steps, bool Prefetch>
-  static void add_tile(const Factor* x, int64_t x_stride, const T* weight, int64_t weight_stride, int64_t count,
-                       int64_t columns, float* sums, int64_t sum_stride) {
-    for (int64_t column = 0; column < columns; column += kBlock) {
-      Vector low[Rows], high[Rows];
-      for (int row = 0; row < Rows; ++row) {
-        low[row] = Simd::load_floats(sums + row * sum_stride + column);
-        high[row] = Simd::load_floats(sums + row * sum_stride + column + Simd::lanes);
-      }
+  struct AddTile {
+    const Factor* x;
+    int64_t x_stride;
+    const T* weight;
+    int64_t weight_stride, columns;
+    float* sums;
+    int64_t sum_stride;
+  };
+
+  // Add `Steps` steps of weight rows to the sums of `Rows` rows of x, for a block of columns.
+  template <int Rows, int Steps>
+  static void add_block(const Factor* x, int64_t x_stride, const T* from, int64_t stride, float* sums,
+                        int64_t sum_stride) {
+    Vector low[Rows], high[Rows];
+    for (int row = 0; row < Rows; ++row) {
+      low[row] = Simd::load_floats(sums + row * sum_stride);
+      high[row] = Simd::load_floats(sums + row * sum_stride + Simd::lanes);
+    }
 #pragma GCC unroll 8
-      for (int step = 0; step < Steps; ++step) {
-        const T* from = weight + step * kStep * weight_stride + column;
-        if (Prefetch) prefetch(from, weight_stride * static_cast<int64_t>(sizeof(T)));
-        T part[kStep][kBlock];
-        int64_t stride = weight_stride;
-        if (columns - column < kBlock || count < Steps * kStep) {  // memory behind the weight is not read
-          std::memset(part, 0, sizeof(part));
-          const int64_t width = columns - column < kBlock ? columns - column : kBlock;
-          for (int64_t k = 0; k < kStep && step * kStep + k < count; ++k)
-            std::memcpy(part[k], from + k * weight_stride, width * sizeof(T));
-          from = part[0];
-          stride = kBlock;
-        }
-        const auto block = Simd::load_rows(from, stride);
+    for (int step = 0; step < Steps; ++step) {
+      const auto block = Simd::load_rows(from + step * kStep * stride, stride);
 #pragma GCC unroll 4
-        for (int row = 0; row < Rows; ++row)
-          Simd::multiply_rows(block, x + row * x_stride + step * kStep, low[row], high[row]);
+      for (int row = 0; row < Rows; ++row)
+        Simd::multiply_rows(block, x + row * x_stride + step * kStep, low[row], high[row]);
+    }
+    for (int row = 0; row < Rows; ++row) {
+      Simd::store_floats(sums + row * sum_stride, low[row]);
+      Simd::store_floats(sums + row * sum_stride + Simd::lanes, high[row]);
+    }
+  }
+
+  // `count` weight rows, at most `Steps` steps of them: the rest is zero. The rows after these are prefetched.
+  template <int Rows, int Steps, bool Prefetch>
+  static void add_tile(const AddTile& tile, int64_t count) {
+    const Factor* x = tile.x;
+    const int64_t x_stride = tile.x_stride, stride = tile.weight_stride, columns = tile.columns;
+    const int64_t whole = count < Steps * kStep ? 0 : columns / kBlock * kBlock;
+    const int64_t ahead = columns < kPrefetchColumns ? columns : kPrefetchColumns;
+    const int64_t next_ahead = Steps * kStep * stride - columns + ahead;  // from the end of these rows to the next ones
+    int64_t column = 0;
+    for (; column < whole; column += kBlock) {
+      if (Prefetch) {
+        const int64_t bytes = (column + ahead < columns ? ahead : next_ahead) * static_cast<int64_t>(sizeof(T));
+#pragma GCC unroll 16
+        for (int row = 0; row < Steps * kStep; ++row) prefetch(tile.weight + row * stride + column, bytes);
       }
-      for (int row = 0; row < Rows; ++row) {
-        Simd::store_floats(sums + row * sum_stride + column, low[row]);
-        Simd::store_floats(sums + row * sum_stride + column + Simd::lanes, high[row]);
-      }
+      add_block<Rows, Steps>(x, x_stride, tile.weight + column, stride, tile.sums + column, tile.sum_stride);
+    }
+    for (; column < columns; column += kBlock) {  // memory behind the weight is not read
+      T part[Steps * kStep][kBlock] = {};
+      const int64_t width = columns - column < kBlock ? columns - column : kBlock;
+      for (int64_t k = 0; k < count; ++k)
+        std::memcpy(part[k], tile.weight + k * stride + column, width * sizeof(T));
+      add_block<Rows, Steps>(x, x_stride, part[0], kBlock, tile.sums + column, tile.sum_stride);
     }
   }
 
   template <int Steps, bool Prefetch>
-  static void add_rows(const Factor* x, int64_t x_stride, int64_t rows, const T* weight, int64_t weight_stride,
-                       int64_t count, int64_t columns, float* sums, int64_t sum_stride) {
-    int64_t row = 0;
-    for (; row + 4 <= rows; row += 4)
-      add_tile<4, Steps, false>(x + row * x_stride, x_stride, weight, weight_stride, count, columns,
-                                sums + row * sum_stride, sum_stride);
-    if (row + 2 <= rows) {
-      add_tile<2, Steps, false>(x + row * x_stride, x_stride, weight, weight_stride, count, columns,
-                                sums + row * sum_stride, sum_stride);
-      row += 2;
+  static void add_rows(AddTile tile, int64_t rows, int64_t count) {
+    for (int64_t row = 0; row < rows;) {
+      const int64_t group = rows - row >= 4 ? 4 : rows - row;
+      const bool is_first = row == 0;
+      if (group == 4)
+        is_first ? add_tile<4, Steps, Prefetch>(tile, count) : add_tile<4, Steps, false>(tile, count);
+      else if (group == 2)
+        is_first ? add_tile<2, Steps, Prefetch>(tile, count) : add_tile<2, Steps, false>(tile, count);
+      else
+        is_first ? add_tile<1, Steps, Prefetch>(tile, count) : add_tile<1, Steps, false>(tile, count);
+      row += group;
+      tile.x += group * tile.x_stride;
+      tile.sums += group * tile.sum_stride;
     }
-    if (row < rows)
-      add_tile<1, Steps, Prefetch>(x + row * x_stride, x_stride, weight, weight_stride, count, columns,
-                                   sums + row * sum_stride, sum_stride);
   }
 
-  // Add the products of `depth` rows of the weight to sums[row][column], in the order of `column_order`.
+  // `Depth` weight rows are added to a sum before it is written; sums of a tile of columns stay in the nearest cache.
+  template <int Depth, bool Prefetch>
+  static void add_columns(const AddTile& all, int64_t rows, int64_t depth, int64_t tile_columns) {
+    constexpr int kSteps = Depth / kStep;
+    for (int64_t column = 0; column < all.columns; column += tile_columns) {
+      AddTile tile = all;
+      tile.columns = all.columns - column < tile_columns ? all.columns - column : tile_columns;
+      tile.sums = all.sums + column;
+      for (int64_t k = 0; k < depth; k += Depth) {
+        tile.x = all.x + k;
+        tile.weight = all.weight + k * all.weight_stride + column;
+        add_rows<kSteps, Prefetch>(tile, rows, depth - k < Depth ? depth - k : Depth);
+      }
+    }
+  }
+
+  // Add the products of `depth` rows of the weight to sums[row][column], in the order of `column_order`. Rows of x are
+  // padded with zeros to a multiple of 16.
   static void adds(const void* x_pointer, int64_t x_bytes, int64_t rows, const void* weight_pointer,
                    int64_t weight_stride, int64_t depth, int64_t columns, float* sums, int64_t sum_stride) {
-    const Factor* x = static_cast<const Factor*>(x_pointer);
-    const int64_t x_stride = x_bytes / static_cast<int64_t>(sizeof(Factor));
-    const T* weight = static_cast<const T*>(weight_pointer);
-    if (kStep == 1 && rows == 1 && columns <= kTile) {  // one stream, whose sums stay in the nearest cache
-      for (int64_t k = 0; k + 1 < depth; ++k)
-        add_rows<1, true>(x + k, x_stride, rows, weight + k * weight_stride, weight_stride, 1, columns, sums,
-                          sum_stride);
-      if (depth > 0)
-        add_rows<1, false>(x + depth - 1, x_stride, rows, weight + (depth - 1) * weight_stride, weight_stride, 1,
-                           columns, sums, sum_stride);
-      return;
-    }
-    for (int64_t column = 0; column < columns; column += kTile) {
-      const int64_t width = columns - column < kTile ? columns - column : kTile;
-      int64_t k = 0;
-      for (; k + kDepth <= depth; k += kDepth)
-        add_rows<kDepth / kStep, false>(x + k, x_stride, rows, weight + k * weight_stride + column, weight_stride,
-                                        kDepth, width, sums + column, sum_stride);
-      for (; k < depth; k += kStep)
-        add_rows<1, false>(x + k, x_stride, rows, weight + k * weight_stride + column, weight_stride,
-                           depth - k < kStep ? depth - k : kStep, width, sums + column, sum_stride);
-    }
+    const AddTile all{static_cast<const Factor*>(x_pointer), x_bytes / static_cast<int64_t>(sizeof(Factor)),
+                      static_cast<const T*>(weight_pointer), weight_stride, columns, sums, sum_stride};
+    constexpr bool kPairs = kStep > 1;
+    if (rows > 2)
+      add_columns<8 * kStep, true>(all, rows, depth, kPairs ? 1024 : 2048);
+    else if (kConverts || (rows == 2 && !kPairs))
+      add_columns<8, true>(all, rows, depth, 4096);
+    else
+      add_columns<8, false>(all, rows, depth, 4096);
   }
 
   // -- x, bias and outputs -----------------------------------------------------------------------
 
+  // A row of x: the last block is padded with zeros, and each block is `group` blocks after the one before.
   template <bool ForDots>
-  static void arrange(const void* from_pointer, int64_t count, void* to_pointer) {
+  static void arrange(const void* from_pointer, int64_t count, int64_t group, void* to_pointer) {
     const T* from = static_cast<const T*>(from_pointer);
     Factor* to = static_cast<Factor*>(to_pointer);
     for (int64_t at = 0; at < count; at += kBlock) {
       T part[kBlock] = {};
       const int64_t width = count - at < kBlock ? count - at : kBlock;
       std::memcpy(part, from + at, width * sizeof(T));
-      ForDots ? Simd::arrange_block(part, to + at) : Simd::widen_block(part, to + at);
+      ForDots ? Simd::arrange_block(part, to + at * group) : Simd::widen_block(part, to + at * group);
     }
   }
 

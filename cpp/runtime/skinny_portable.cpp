@@ -61,7 +61,8 @@ struct Portable {
   template <typename T>
   static constexpr int64_t depth_step = 1;
   template <typename T>
-  static constexpr bool prefetches = false;
+  static constexpr bool converts = false;
+  static constexpr int registers = 16;
 
   struct Floats {
     Vector low, high;
@@ -86,6 +87,9 @@ struct Portable {
     float half[4];
     for (int lane = 0; lane < 4; ++lane) half[lane] = value.at[lane] + value.at[lane + 4];
     return (half[0] + half[2]) + (half[1] + half[3]);
+  }
+  static void sum_four(const Vector* values, float* to) {
+    for (int at = 0; at < 4; ++at) to[at] = sum(values[at]);
   }
   static Vector exclusive_or(const Vector& a, const Vector& b) {
     Vector result;
