@@ -8,7 +8,8 @@ way's GB/s in its undisturbed rounds (the fastest fifth), the ratio of these, an
 ratios within a round. One thread is timed by its CPU time, which other processes do not lengthen;
 several are timed by the clock, which is of use only on an idle machine: a row says how many
 processes wanted a core (`load`). Threads are those of a worker of the runtime. With
-`--beside-copies` weights are copied to all GPUs meanwhile.
+`--beside-copies` weights are copied to all GPUs meanwhile. Weights are in huge pages, as the
+runtime stores them, but for `--small-pages`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from benchmarks.common import (
     name_list,
 )
 from placewright.profiling.copy_load import CopyLoad
+from placewright.runtime.huge_pages import use_huge_pages
 from placewright.runtime.machine import available_cores, last_cache_bytes
 from placewright.runtime.real_devices import RealDevice, share_cores
 from placewright.runtime.skinny_gemm import multiply, read_tensor
@@ -62,6 +64,7 @@ class Case:
     rows: int
     threads: int
     beside_copies: bool
+    small_pages: bool = False
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -72,6 +75,7 @@ class Case:
             self.rows,
             self.threads,
             self.beside_copies,
+            self.small_pages,
         )
 
     def __call__(self) -> Row:
@@ -88,6 +92,7 @@ class Case:
             "rows": self.rows,
             "threads": self.threads,
             "beside_copies": self.beside_copies,
+            "small_pages": self.small_pages,
             "bytes": size,
             "rounds": len(samples["read"]),
             "load": round(os.getloadavg()[0], 1),
@@ -123,6 +128,9 @@ def measure_ways(case: Case) -> dict[str, list[float]]:
     )
     first = torch.empty(shape, dtype=dtype).uniform_(-1, 1)
     stored = [first, *(first.clone() for _ in range(count - 1))]
+    if not case.small_pages:  # as the runtime stores weights
+        for weight in stored:
+            use_huge_pages(weight)
     x = torch.empty(case.rows, depth, dtype=dtype).uniform_(-1, 1)
     calls: dict[str, Callable[[torch.Tensor], object]] = {
         "read": read_tensor,
@@ -161,12 +169,15 @@ def main() -> None:
     parser.add_argument(
         "--beside-copies", action="store_true", help="copy to all GPUs at the same time"
     )
+    parser.add_argument(
+        "--small-pages", action="store_true", help="leave weights in pages of 4 KiB"
+    )
     add_results(parser, "out/host-products.jsonl")
     options = parser.parse_args()
     if options.beside_copies and not torch.cuda.is_available():
         parser.error("--beside-copies needs a GPU: this machine has none")
     cases = [
-        Case(weight, dtype, layout, rows, threads, options.beside_copies)
+        Case(weight, dtype, layout, rows, threads, options.beside_copies, options.small_pages)
         for threads in options.threads
         for layout in options.layouts
         for rows in options.rows
@@ -197,7 +208,7 @@ def main() -> None:
         )
 
 
-NAMES = ["weight", "dtype", "layout", "rows", "threads", "beside_copies"]
+NAMES = ["weight", "dtype", "layout", "rows", "threads", "beside_copies", "small_pages"]
 
 if __name__ == "__main__":
     main()

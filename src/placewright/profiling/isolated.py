@@ -7,15 +7,16 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from placewright.graph import VIEW
+from placewright.graph import VIEW, WEIGHT
 from placewright.profiling.op_signatures import writes_in_place
 from placewright.profiling.timing import time_call
+from placewright.runtime.huge_pages import use_huge_pages
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.graph import Op
+    from placewright.graph import Graph, Op
     from placewright.profiling.cache_model import CacheState
     from placewright.profiling.timing import Timing
     from placewright.runtime.program.program import Program
@@ -133,7 +134,20 @@ def _input_sets(
         ]
         for _ in range(copies - 1)
     ]
-    return [first_set, *further_sets]
+    input_sets = [first_set, *further_sets]
+    if not device.is_gpu:  # as the runtime stores weights
+        weights = [at for at in cold_inputs if _is_weight(graph, op.inputs[at][0])]
+        for values in input_sets:
+            for at in weights:
+                use_huge_pages(values[at])
+    return input_sets
+
+
+def _is_weight(graph: Graph, position: int) -> bool:
+    """Whether an op is a weight, or a view of one."""
+    while graph.ops[position].kind == VIEW and graph.ops[position].inputs:
+        position = graph.ops[position].inputs[0][0]
+    return graph.ops[position].kind == WEIGHT
 
 
 def _strided_clone(value: Any) -> Any:

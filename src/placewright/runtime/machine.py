@@ -18,7 +18,7 @@ from placewright.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILE_VERSION = 9
+PROFILE_VERSION = 10
 """Raised when the meaning of a measurement changes, so that older profiles are ignored."""
 
 _CGROUP = Path("/sys/fs/cgroup")

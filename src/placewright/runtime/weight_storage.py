@@ -1,4 +1,7 @@
-"""Weight storage: moves weights and states to their devices, and pins streamed ones."""
+"""Weight storage: moves weights and states to their devices, and pins streamed ones.
+
+Weights of CPU workers are in huge pages where the system has them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import torch
 
 from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
+from placewright.runtime.huge_pages import use_huge_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -193,4 +197,6 @@ def _move_weight(weight: torch.Tensor, real_device: RealDevice, pinned: bool) ->
     if pinned and target.type == "cpu" and not data.is_pinned():
         data = current_backend().pin(data)
         weight.data = data
+    elif not pinned and not real_device.is_gpu:
+        use_huge_pages(data)
     return data

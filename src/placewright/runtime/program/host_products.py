@@ -20,6 +20,7 @@ import torch
 from torch.autograd import forward_ad
 
 from placewright.errors import ConfigError
+from placewright.runtime.huge_pages import use_huge_pages
 from placewright.runtime.machine import last_cache_bytes
 from placewright.runtime.skinny_gemm import DTYPES, can_use_threads, multiply
 
@@ -275,6 +276,7 @@ def _cold_copies(weight: torch.Tensor) -> list[torch.Tensor]:
         while len(copies) < count:
             copies.append(torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype))
             copies[-1].copy_(weight)
+            use_huge_pages(copies[-1])  # as the runtime stores weights
     except RuntimeError:  # no memory: PyTorch has no narrower class for that on the CPU
         return copies[:1]
     return copies
