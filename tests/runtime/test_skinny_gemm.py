@@ -69,6 +69,34 @@ def test_long_products_take_other_loops_and_are_right(instructions, dtype, by_co
 @every_set
 @every_dtype
 @both_layouts
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7])
+def test_sums_of_several_chunks_are_right_at_their_borders(instructions, dtype, by_columns, rows):
+    """Depths and columns around those at which loops begin another chunk, tile or prefetch."""
+    for depth, columns in [(1023, 6), (1025, 9), (2081, 5), (23, 1025), (17, 513), (40, 2050)]:
+        x, weight = operands(rows, depth, columns, dtype, by_columns)
+        assert_close(multiply(x, weight, None, 1, instructions), x, weight)
+
+
+@every_set
+@every_dtype
+@both_layouts
+def test_a_row_does_not_depend_on_the_rows_beside_it(instructions, dtype, by_columns):
+    """NaN in one row of x, or in the row of zeros that fills a group, stays in that row."""
+    for rows in (2, 3, 4, 6, 7):
+        x, weight = operands(rows, 600, 70, dtype, by_columns)
+        expected = multiply(x, weight, None, 1, instructions)
+        for row in range(rows):
+            spoiled = x.clone()
+            spoiled[row] = math.nan
+            result = multiply(spoiled, weight, None, 1, instructions)
+            assert bool(result[row].isnan().all())
+            others = [at for at in range(rows) if at != row]
+            assert torch.equal(result[others], expected[others])
+
+
+@every_set
+@every_dtype
+@both_layouts
 def test_memory_outside_of_the_operands_is_not_read(instructions, dtype, by_columns):
     """Numbers around each operand are NaN: reading one of them would show."""
     x, weight = operands(3, 37, 41, dtype, by_columns)
