@@ -31,9 +31,10 @@ struct Avx2 {
     const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps(pair, pair, 1)));
   }
-  static void sum_four(const Vector* values, float* to) {
+  static void sum_four(const Vector* values, float* to, bool adds_up) {
     const Vector pairs = _mm256_hadd_ps(_mm256_hadd_ps(values[0], values[1]), _mm256_hadd_ps(values[2], values[3]));
-    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    _mm_storeu_ps(to, adds_up ? _mm_add_ps(_mm_loadu_ps(to), sums) : sums);
   }
 
   static Floats load_block(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + lanes)}; }

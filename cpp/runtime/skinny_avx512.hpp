@@ -42,7 +42,7 @@ struct Avx512 {
   static void store_floats(float* to, Vector value) { _mm512_storeu_ps(to, value); }
   static Vector add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
   static float sum(Vector value) { return _mm512_reduce_add_ps(value); }
-  static void sum_four(const Vector* values, float* to) {
+  static void sum_four(const Vector* values, float* to, bool adds_up) {
     const Vector first = add(_mm512_unpacklo_ps(values[0], values[1]), _mm512_unpackhi_ps(values[0], values[1]));
     const Vector second = add(_mm512_unpacklo_ps(values[2], values[3]), _mm512_unpackhi_ps(values[2], values[3]));
     const __m512d a = _mm512_castps_pd(first), b = _mm512_castps_pd(second);
@@ -50,7 +50,8 @@ struct Avx512 {
         add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
     const __m256 half =
         _mm256_add_ps(_mm512_castps512_ps256(lanes_of_four), _mm512_extractf32x8_ps(lanes_of_four, 1));
-    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    _mm_storeu_ps(to, adds_up ? _mm_add_ps(_mm_loadu_ps(to), sums) : sums);
   }
   static Vector exclusive_or(Vector a, Vector b) {
     return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), _mm512_castps_si512(b)));

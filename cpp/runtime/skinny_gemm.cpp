@@ -111,13 +111,8 @@ class Multiplication {
         (item_ == 4 ? gather<uint32_t> : gather<uint16_t>)(from, p_.depth, p_.x_stride, dense_row.data());
         from = dense_row.data();
       }
-      if (p_.transposed) {
-        arrange(from, p_.depth, 1, x_ + row * x_bytes_);
-        continue;
-      }
-      const int64_t first = row / kRowGroup * kRowGroup;  // rows of a group lie side by side, block by block
-      arrange(from, p_.depth, std::min(kRowGroup, rows_ - first),
-              x_ + first * x_bytes_ + (row - first) * block_ * loops_.factor_bytes);
+      const int64_t first = row / kRowGroup * kRowGroup;
+      arrange(from, p_.depth, std::min(kRowGroup, rows_ - first), row - first, x_ + first * x_bytes_);
     }
   }
 
@@ -141,8 +136,8 @@ class Multiplication {
       const int64_t first = std::min(p_.depth, part * step), count = std::min(step, p_.depth - first);
       float* sums = sums_ + part * part_floats_;
       std::fill(sums, sums + part_floats_, 0.0f);
-      loops_.adds(x_ + first * loops_.factor_bytes, x_bytes_, rows_, element(p_.weight, first * p_.weight_stride),
-                  p_.weight_stride, count, p_.columns, sums, width_);
+      loops_.adds(x_, x_bytes_, rows_, first, element(p_.weight, first * p_.weight_stride), p_.weight_stride, count,
+                  p_.columns, sums, width_);
     });
     const int64_t share = round_up((p_.columns + threads_ - 1) / threads_, kMinColumns);
     run_tasks((p_.columns + share - 1) / share, launch_, threads_, [&](int64_t task) {

@@ -18,12 +18,12 @@ enum class Dtype { bfloat16 = 0, float16 = 1, float32 = 2 };
 struct DtypeLoops {
   int64_t factor_bytes;        // of one element of x, as `arrange` writes it
   const uint8_t* column_order;  // the column of each of a block's sums, after `add_rows`
-  void (*arrange_for_dots)(const void* x, int64_t count, int64_t group, void* to);
-  void (*arrange_for_adds)(const void* x, int64_t count, int64_t group, void* to);
+  void (*arrange_for_dots)(const void* x, int64_t count, int64_t group, int64_t row, void* to);
+  void (*arrange_for_adds)(const void* x, int64_t count, int64_t group, int64_t row, void* to);
   void (*dots)(const void* x, int64_t x_bytes, int64_t rows, const void* weight, int64_t weight_stride, int64_t depth,
                int64_t columns, float* sums, int64_t sum_stride);
-  void (*adds)(const void* x, int64_t x_bytes, int64_t rows, const void* weight, int64_t weight_stride, int64_t depth,
-               int64_t columns, float* sums, int64_t sum_stride);
+  void (*adds)(const void* x, int64_t x_bytes, int64_t rows, int64_t first, const void* weight, int64_t weight_stride,
+               int64_t depth, int64_t columns, float* sums, int64_t sum_stride);
   void (*round)(const float* sums, const void* bias, int64_t count, void* to);
 };
 

@@ -88,8 +88,8 @@ struct Portable {
     for (int lane = 0; lane < 4; ++lane) half[lane] = value.at[lane] + value.at[lane + 4];
     return (half[0] + half[2]) + (half[1] + half[3]);
   }
-  static void sum_four(const Vector* values, float* to) {
-    for (int at = 0; at < 4; ++at) to[at] = sum(values[at]);
+  static void sum_four(const Vector* values, float* to, bool adds_up) {
+    for (int at = 0; at < 4; ++at) to[at] = (adds_up ? to[at] : 0) + sum(values[at]);
   }
   static Vector exclusive_or(const Vector& a, const Vector& b) {
     Vector result;
