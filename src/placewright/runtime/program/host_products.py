@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HostKernels: TypeAlias = bool | Literal["float32"]
 """Whether our kernel may run: in 16 bits, never, or in float32 too."""
 MAX_ROWS = 16
-"""Rows up to which our kernel is tried; on one core PyTorch's is faster with so many."""
+"""Rows up to which our kernel is tried; with so many, PyTorch's is as fast on one core."""
 MIN_WEIGHT_BYTES = 2 << 20
 """Smaller weights are left to PyTorch: they may stay in a cache, and gain least."""
 MAX_SECONDS: Mapping[torch.dtype, float] = {
