@@ -195,6 +195,12 @@ class TensorReceiver(threading.Thread):
 
     def run(self) -> None:
         try:
+            run_in_main_arena(self._receive_all)
+        except BaseException as error:
+            self._fail(error)
+
+    def _receive_all(self) -> None:
+        try:
             while (item := self._posted.get()) is not None:
                 expected, frame, wait = item
                 wait(self._timeout)
