@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 HOST = "cpu"
 """The kind of a host device; graph inputs are there."""
+HOST_SEPARATOR = "/"
+"""Between a host and a device of it, in the name of a device of several hosts: `node0/gpu1`."""
 MAX_DEVICES = 1024
 """Devices in one cluster. Every ordered pair has a link, a million of them: more take minutes."""
 

@@ -94,7 +94,7 @@ def test_a_cluster_is_shown_with_its_devices_and_links(run):
     assert "A100: NVIDIA A100 data sheet (2021), A100-SXM4 40 GB" in ran.out
     many = run("clusters", "2x(8xA100-nvlink+cpu)@25GbE")
     assert "from \\ to" not in many.out  # too wide for a matrix
-    assert "and 110 more" in many.out
+    assert "node0/gpu0->node0/gpu1 and 111 more" in many.out
 
 
 def test_a_cluster_file_is_shown_with_what_it_lacks(run, tmp_path):

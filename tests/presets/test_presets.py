@@ -172,7 +172,7 @@ def test_unified_memory_leaves_no_host_beside_it() -> None:
     with pytest.raises(ClusterError, match=r"each is a computer, as in 2x\(M2-Max\)@10GbE"):
         Cluster.parse("2xM2-Max")
     links = Cluster.parse("2x(M2-Max)@10GbE").links
-    assert links["gpu0", "gpu1"].bandwidth == presets.preset_link("10GbE").bandwidth
+    assert links["node0/gpu0", "node1/gpu0"].bandwidth == presets.preset_link("10GbE").bandwidth
 
 
 def test_a_bridge_joins_two_cards() -> None:
@@ -266,14 +266,20 @@ def test_an_unknown_preset_offers_the_nearest() -> None:
         ("cpu+2xP100", "cpu gpu0 gpu1"),
         ("2xP100+2xK80+cpu", "gpu0 gpu1 gpu2 gpu3 cpu"),
         ("8xA100-nvlink", "gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7"),
-        ("2x(2xV100)@25GbE", "gpu0 gpu1 gpu2 gpu3"),
-        ("2x(2xA100-nvlink+cpu)@infiniband", "gpu0 gpu1 cpu0 gpu2 gpu3 cpu1"),
-        ("(V100)+2x(A100+cpu)@10GbE", "gpu0 gpu1 cpu0 gpu2 cpu1"),
+        ("2x(2xV100)@25GbE", "node0/gpu0 node0/gpu1 node1/gpu0 node1/gpu1"),
+        (
+            "2x(2xA100-nvlink+cpu)@infiniband",
+            "node0/gpu0 node0/gpu1 node0/cpu node1/gpu0 node1/gpu1 node1/cpu",
+        ),
+        ("(V100)+2x(A100+cpu)@10GbE", "node0/gpu0 node1/gpu0 node1/cpu node2/gpu0 node2/cpu"),
+        ("2x(2xcpu)@10GbE", "node0/cpu0 node0/cpu1 node1/cpu0 node1/cpu1"),
         ("(2xV100+cpu)", "gpu0 gpu1 cpu"),
         ("1x(V100)@25GbE", "gpu0"),
     ],
 )
-def test_devices_are_numbered_by_kind_and_a_lone_host_is_not(text: str, devices: str) -> None:
+def test_devices_are_numbered_by_kind_in_each_node_and_a_lone_cpu_is_not(
+    text: str, devices: str
+) -> None:
     assert names(text) == devices.split()
     assert Cluster.parse(text).name == text
 
@@ -471,30 +477,34 @@ def test_two_sockets_are_linked_to_each_other_and_to_every_gpu() -> None:
 def test_between_nodes_latencies_add_up_and_the_sender_has_one_card() -> None:
     cluster = Cluster.parse("2x(2xV100-nvlink+cpu)@25GbE")
     net = presets.preset_link("25GbE")
-    # gpu0 to its card over PCIe, the network, the other card to gpu2 over PCIe
+    # gpu0 to its card over PCIe, the network, the other card to its gpu0 over PCIe
     both = net.latency + PCIE3.latency + PCIE3.latency
-    assert cluster.links["gpu0", "gpu2"] == Link(net.bandwidth, both, "node0-net")
+    assert cluster.links["node0/gpu0", "node1/gpu0"] == Link(net.bandwidth, both, "node0-net")
     one = net.latency + PCIE3.latency
-    assert cluster.links["gpu0", "cpu1"] == Link(net.bandwidth, one, "node0-net")
-    assert cluster.links["cpu1", "gpu0"] == Link(net.bandwidth, one, "node1-net")
-    assert cluster.links["cpu0", "cpu1"] == Link(net.bandwidth, net.latency, "node0-net")
-    assert cluster.links["gpu0", "gpu1"].channel == "gpu0-nvlink"
-    assert cluster.links["cpu1", "gpu2"].channel == "cpu1->gpu2"
+    assert cluster.links["node0/gpu0", "node1/cpu"] == Link(net.bandwidth, one, "node0-net")
+    assert cluster.links["node1/cpu", "node0/gpu0"] == Link(net.bandwidth, one, "node1-net")
+    assert cluster.links["node0/cpu", "node1/cpu"] == Link(net.bandwidth, net.latency, "node0-net")
+    assert cluster.links["node0/gpu0", "node0/gpu1"].channel == "node0/gpu0-nvlink"
+    assert cluster.links["node1/cpu", "node1/gpu0"].channel == "node1/cpu->node1/gpu0"
 
 
 def test_a_network_is_no_faster_than_the_slots_at_its_ends() -> None:
     links = Cluster.parse("2x(V100+cpu)@NDR").links
-    assert links["gpu0", "gpu1"].bandwidth == PCIE3.bandwidth
-    assert links["cpu0", "cpu1"].bandwidth == presets.preset_link("NDR").bandwidth
+    assert links["node0/gpu0", "node1/gpu0"].bandwidth == PCIE3.bandwidth
+    assert links["node0/cpu", "node1/cpu"].bandwidth == presets.preset_link("NDR").bandwidth
 
 
 def test_nodes_without_a_network_take_the_next_one_and_the_slower_counts() -> None:
     links = Cluster.parse("(cpu)+(cpu)@10GbE+(cpu)@100GbE+(cpu)@NDR").links
     slow, middle = presets.preset_link("10GbE"), presets.preset_link("100GbE")
-    assert links["cpu0", "cpu1"].bandwidth == slow.bandwidth
-    assert links["cpu0", "cpu3"].bandwidth == links["cpu3", "cpu1"].bandwidth == slow.bandwidth
-    assert links["cpu2", "cpu3"].bandwidth == middle.bandwidth
-    assert links["cpu2", "cpu3"].latency == middle.latency  # the larger of both
+    assert links["node0/cpu", "node1/cpu"].bandwidth == slow.bandwidth
+    assert (
+        links["node0/cpu", "node3/cpu"].bandwidth
+        == links["node3/cpu", "node1/cpu"].bandwidth
+        == slow.bandwidth
+    )
+    assert links["node2/cpu", "node3/cpu"].bandwidth == middle.bandwidth
+    assert links["node2/cpu", "node3/cpu"].latency == middle.latency  # the larger of both
 
 
 def test_the_default_reserve_is_a_gibibyte_a_gpu() -> None:

@@ -6,6 +6,7 @@
   (`gpu0-nvlink`, `gpu0-fabric`).
 - All transfers from one node to others share one channel, its network card (`node0-net`).
 - A link between unequal ends is as slow as the slower end.
+- Of several nodes each is a host: devices are named `node0/gpu1`.
 
 Only senders share a channel: a device can receive from two others at the same time.
 """
@@ -17,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from placewright.device import HOST, Device, Link
+from placewright.device import HOST, HOST_SEPARATOR, Device, Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,10 @@ def slower_link(*links: Link) -> Link:
 def connect(
     nodes: Sequence[ClusterNode],
 ) -> tuple[tuple[Device, ...], dict[tuple[str, str], Link]]:
-    """The devices of these nodes, numbered by kind, and all links; a single host has no number."""
+    """The devices of these nodes, numbered by kind in each, and all links.
+
+    A CPU that is alone in its node has no number.
+    """
     slots = _device_slots(nodes)
     links: dict[tuple[str, str], Link] = {}
     for source in slots:
@@ -83,16 +87,17 @@ def connect(
 
 
 def _device_slots(nodes: Sequence[ClusterNode]) -> list[_DeviceSlot]:
-    hosts = sum(group.count for node in nodes for group in node.groups if group.preset.kind == HOST)
-    counts: Counter[str] = Counter()
     slots = []
     for at, node in enumerate(nodes):
+        cpus = sum(group.count for group in node.groups if group.preset.kind == HOST)
+        prefix = f"node{at}{HOST_SEPARATOR}" if len(nodes) > 1 else ""
+        counts: Counter[str] = Counter()
         for number, group in enumerate(node.groups):
             kind = group.preset.kind
             for _ in range(group.count):
-                name = kind if kind == HOST and hosts == 1 else f"{kind}{counts[kind]}"
+                name = kind if kind == HOST and cpus == 1 else f"{kind}{counts[kind]}"
                 counts[kind] += 1
-                device = group.preset.device(name)
+                device = group.preset.device(prefix + name)
                 links = group.host, group.peer, group.peer_kind
                 slots.append(_DeviceSlot(device, at, number, *links, node.network))
     return slots

@@ -13,11 +13,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from placewright.cluster import Cluster
-from placewright.device import Link
+from placewright.device import HOST_SEPARATOR, Link
 from placewright.errors import ExecutionError
 from placewright.files.cluster import cluster_data, read_cluster
 from placewright.runtime.distributed.control import ControlMessage, MessageKind
-from placewright.runtime.distributed.host_ranks import SEPARATOR
 from placewright.runtime.distributed.tensor_frames import HEADER_BYTES
 from placewright.runtime.distributed.tensor_streams import ExpectedTensor
 from placewright.runtime.machine import load_torch
@@ -131,7 +130,7 @@ def _with_host(cluster: Cluster, host: str) -> Cluster:
     """A cluster whose names of devices, channels and issuers begin with its host."""
 
     def full(name: str) -> str:
-        return f"{host}{SEPARATOR}{name}"
+        return f"{host}{HOST_SEPARATOR}{name}"
 
     devices = tuple(
         replace(
@@ -160,8 +159,8 @@ def _measure(session: RankSession, source: int, target: int) -> list[float]:
     replies = [*range(ROUND_TRIPS), *(ROUND_TRIPS + BURST * (at + 1) - 1 for at in range(BURSTS))]
     peer = target if session.rank == source else source
     arrived = threading.Semaphore(0)
-    sender = session.sender(peer, MEASURE_STAGE)
-    receiver = session.receiver(peer, MEASURE_STAGE)
+    sender = session.streams.sender(peer, MEASURE_STAGE)
+    receiver = session.streams.receiver(peer, MEASURE_STAGE)
 
     def await_reply() -> None:
         while not arrived.acquire(timeout=0.5):

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from placewright.device import HOST_SEPARATOR
 from placewright.errors import ClusterError, ConfigError, ExecutionError
 from placewright.frontends.pytorch.torch_version import check_running
 from placewright.runtime.cuda.backend import current_backend
@@ -266,10 +267,15 @@ def parse_device(name: str, spec: str | None, local_name: str | None = None) -> 
     if spec is None:
         match = _DEVICE_NAME.match(local_name or name)
         if match is None:
-            hosts = "; a plan for several hosts runs in a process group" if "/" in name else ""
+            if HOST_SEPARATOR in name:
+                raise ConfigError(
+                    f"device {name!r} is one of several hosts: start a process on each with "
+                    "torchrun (or torch.distributed.init_process_group), or map it to a device of "
+                    "this machine in the device map"
+                )
             raise ConfigError(
                 f"device {name!r} is no device of this machine: expected a name such as cpu0 or "
-                f"gpu0, or an entry in the device map{hosts}"
+                "gpu0, or an entry in the device map"
             )
         if match["kind"].lower() == "cpu":
             return RealDevice(name, threads=0)

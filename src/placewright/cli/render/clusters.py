@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from placewright.device import Device
 
 MAX_MATRIX = 9  # devices up to which the links are a matrix
+_MAX_WIDTH = 44  # characters of names in a row, so that it fits 80 columns
 
 
 def format_giga(rate: float) -> str:
@@ -115,5 +116,7 @@ def _source_lines(cluster: Cluster) -> list[str]:
 
 
 def _shorten(names: list[str], most: int = 2) -> str:
+    if len(names) > most and len(", ".join(names[:most])) > _MAX_WIDTH:
+        most = 1
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -10,22 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placewright.device import HOST_SEPARATOR
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SEPARATOR = "/"
-
 
 def host_of(device: str) -> str:
     """The host's part of a device's name; empty: it has none."""
-    return device.rpartition(SEPARATOR)[0]
+    return device.rpartition(HOST_SEPARATOR)[0]
 
 
 def local_name(device: str) -> str:
     """The name of a device on its own host."""
-    return device.rpartition(SEPARATOR)[2]
+    return device.rpartition(HOST_SEPARATOR)[2]
 
 
 @dataclass(frozen=True)
