@@ -189,15 +189,20 @@ def executor_of(program, model, plan, world, **options):
 
 def run_program(rank: int, world: int, kind: str, seeds: list[int], devices: int = 1):
     """Run a model under some plans; what differs from the untouched model."""
+    plans = [host_plan(kind, world, seed, devices) for seed in seeds]
+    return run_plans(rank, world, kind, plans)
+
+
+def run_plans(rank: int, world: int, kind: str, plans: list[Plan], **options):
+    """Run a model under plans; what differs from the untouched model."""
     warnings.simplefilter("ignore")
     model, args = models(kind)
     with torch.no_grad():
         expected = model(*args)
     program = program_of(kind)
     found = []
-    for seed in seeds:
-        plan = host_plan(kind, world, seed, devices)
-        with executor_of(program, model, plan, world) as (session, executor):
+    for plan in plans:
+        with executor_of(program, model, plan, world, **options) as (session, executor):
             if rank:
                 session.serve()
                 continue

@@ -63,6 +63,8 @@ class RankExecutor(Executor):
         self._results_of: dict[int, dict[int, dict[Tensor, torch.Tensor]]] = {}
         self._inputs_of: dict[int, dict[int, torch.Tensor]] = {}
         self._reports: dict[int, int] = {}
+        self._early: dict[int, list[tuple[int, Message]]] = {}
+        """Tensors of steps that are expected and have not begun on the devices of this rank."""
         super().__init__(program, weights, plan, device_map, **options)
         self.graph = session.add_graph(self, graph)
 
@@ -135,7 +137,9 @@ class RankExecutor(Executor):
             if each.is_input:
                 self._offer(each, step, tensors[each.tensor[0]].detach().cpu())
         self._next_step = step
-        return super().submit_tensors({at: tensors[at] for at in self._own_sources(tensors)})
+        super().submit_tensors({at: tensors[at] for at in self._own_sources(tensors)})
+        self._forward_early(step)
+        return step
 
     def _own_sources(self, tensors: Mapping[int, torch.Tensor]) -> list[int]:
         """The inputs and states that are on this rank."""
@@ -161,6 +165,7 @@ class RankExecutor(Executor):
             inputs = self._inputs_of.pop(step)
         self._next_step = step
         super().submit_tensors(inputs)
+        self._forward_early(step)
         for tensor in self._stored_outputs:
             value = inputs[tensor[0]] if tensor[0] in inputs else self._resident_tensor(tensor)
             self._send(self._results_device, Message("tensor", step, tensor, value.cpu()))
@@ -171,6 +176,8 @@ class RankExecutor(Executor):
 
     def _expect_tensors(self, step: int) -> None:
         """Tell all streams which tensors of this step they carry."""
+        with self._step_lock:
+            self._early[step] = []
         groups: dict[tuple[bool, int, int], list[ExpectedTensor]] = {}
         for each in self._outgoing.values():
             expected = ExpectedTensor(step, each.tensor, self._template(each))
@@ -190,9 +197,9 @@ class RankExecutor(Executor):
             )
         for (is_sent, peer, stage), expected_tensors in groups.items():
             if is_sent:
-                self.session.sender(peer, stage).expect(expected_tensors)
+                self.session.streams.sender(peer, stage).expect(expected_tensors)
             else:
-                self.session.receiver(peer, stage).expect(expected_tensors)
+                self.session.streams.receiver(peer, stage).expect(expected_tensors)
 
     # -- tensors -------------------------------------------------------------------------------
 
@@ -209,7 +216,7 @@ class RankExecutor(Executor):
         if self._pack_now:
             tensor = value.wait() if hasattr(value, "wait") else value
             value = pack_frame(tensor, ExpectedTensor(step, each.tensor, self._template(each)))
-        self.session.sender(each.target, each.stage).offer(step, each.tensor, value)
+        self.session.streams.sender(each.target, each.stage).offer(step, each.tensor, value)
 
     def _deliver(self, step: int, each: HandOver, value: torch.Tensor) -> None:
         """Take a tensor of another rank, in the thread of its stream."""
@@ -220,7 +227,22 @@ class RankExecutor(Executor):
             if target == self._results_device:
                 self._take_result(step, each, value)
             else:
-                super()._send(target, Message("tensor", step, each.tensor, value))
+                self._forward(target, Message("tensor", step, each.tensor, value))
+
+    def _forward(self, target: int, message: Message) -> None:
+        """Hand a tensor of another rank to a device; a GPU must have begun the step before."""
+        with self._step_lock:
+            if message.step in self._early:
+                self._early[message.step].append((target, message))
+                return
+        super()._send(target, message)
+
+    def _forward_early(self, step: int) -> None:
+        """Hand over what arrived before the step had begun."""
+        with self._step_lock:
+            messages = self._early.pop(step, [])
+        for target, message in messages:
+            super()._send(target, message)
 
     def _take_input(self, step: int, each: HandOver, value: torch.Tensor) -> None:
         with self._step_lock:
@@ -277,6 +299,10 @@ class RankExecutor(Executor):
     def end_steps(self, text: str) -> None:
         """Let whoever waits for a step learn that the session has failed."""
         self._done_queue.put(StepDone(-1, -1, {}, ExecutionError(text)))
+        self.stop_issuing()
+
+    def stop_issuing(self) -> None:
+        """Let GPUs be issued no more ops: whoever issues them waits for other ranks no longer."""
         if self.issuer is not None:
             self.issuer.inbox.put(Message("stop"))
 

@@ -12,11 +12,10 @@ import queue
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, ExecutionError
 from placewright.runtime.callbacks import weak_callback
-from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.distributed.control import (
     BEATS,
     ControlChannel,
@@ -24,8 +23,9 @@ from placewright.runtime.distributed.control import (
     MessageKind,
     try_send,
 )
-from placewright.runtime.distributed.tensor_streams import TensorReceiver, TensorSender
-from placewright.runtime.distributed.transport import ConnectionLost, GlooTransport
+from placewright.runtime.distributed.nccl_transport import open_transport
+from placewright.runtime.distributed.tensor_streams import RankStreams
+from placewright.runtime.distributed.transport import ConnectionLost
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ DISCONNECT_DELAY, JOIN_TIMEOUT = 0.5, 5.0
 """Seconds between a failure and the end of all connections, and that a thread may take to end."""
 GRACE = 2.0
 """Seconds in which rank 0 may say why a connection between two other ranks has ended."""
-FIRST_STREAM_TAG = 16
 
 
 class RankSession:
@@ -54,7 +53,7 @@ class RankSession:
         silence: Seconds after which a rank that says nothing counts as lost.
         step_timeout: Seconds that a tensor of a step may take.
         limit: Delays what this rank sends; for tests and benchmarks.
-        transport: Carries the bytes; None: gloo.
+        transport: Carries the bytes; None: as the process group does.
 
     Raises:
         ExecutionError: There is no process group, a rank has ended, or ranks differ.
@@ -72,7 +71,7 @@ class RankSession:
             raise ConfigError(
                 f"time-outs of {silence!r} and {step_timeout!r} s: expected more than 0 s"
             )
-        self.transport = GlooTransport(step_timeout) if transport is None else transport
+        self.transport = open_transport(step_timeout) if transport is None else transport
         self.rank, self.world_size = self.transport.rank, self.transport.world_size
         self.limit, self.silence, self.step_timeout = limit, silence, step_timeout
         self.failure: str | None = None
@@ -83,8 +82,9 @@ class RankSession:
         self.handlers: dict[MessageKind, Callable[[ControlMessage], None]] = {}
         """What a rank does on messages that are not the session's own."""
         self._replies: dict[int, queue.SimpleQueue[ControlMessage | None]] = {}
-        self._senders: dict[tuple[int, int], TensorSender] = {}
-        self._receivers: dict[tuple[int, int], TensorReceiver] = {}
+        self.streams = RankStreams(
+            self.transport, step_timeout, limit, weak_callback(self._lose_stream)
+        )
         self._lock = threading.RLock()
         self._next_step, self._next_graph = 0, 0
         self.is_leader = self.rank == 0
@@ -206,6 +206,9 @@ class RankSession:
         elif self.is_leader or message.kind in (MessageKind.WELCOME, MessageKind.WEIGHTS):
             self._replies[peer].put(message)
         else:
+            if message.kind == MessageKind.CLOSE:
+                for executor in list(self.executors.values()):
+                    executor.stop_issuing()  # or the thread that serves may wait for rank 0
             self.work.put(lambda: self._obey(message))
 
     def _obey(self, message: ControlMessage) -> None:
@@ -243,28 +246,6 @@ class RankSession:
         self.executors.pop(graph, None)
         if self.failure is None and not self.is_closed:
             self.broadcast(ControlMessage(MessageKind.DROP, graph))
-
-    def sender(self, target: int, stage: int) -> TensorSender:
-        """The stream to a rank."""
-        with self._lock:
-            if (target, stage) not in self._senders:
-                tag, fail = FIRST_STREAM_TAG + stage, weak_callback(self._lose_stream)
-                sender = TensorSender(self.transport, target, tag, self.limit, fail)
-                self._senders[target, stage] = sender
-                sender.start()
-            return self._senders[target, stage]
-
-    def receiver(self, source: int, stage: int) -> TensorReceiver:
-        """The stream from a rank."""
-        with self._lock:
-            if (source, stage) not in self._receivers:
-                tag, fail = FIRST_STREAM_TAG + stage, weak_callback(self._lose_stream)
-                receiver = TensorReceiver(
-                    self.transport, source, tag, self.step_timeout, current_backend().pin, fail
-                )
-                self._receivers[source, stage] = receiver
-                receiver.start()
-            return self._receivers[source, stage]
 
     def serve(self, is_finished: Callable[[], bool] = lambda: False) -> None:
         """Do this rank's part of all steps, until rank 0 closes the session.
@@ -395,12 +376,9 @@ class RankSession:
         self.executors.clear()
 
     def _join_threads(self) -> None:
-        streams: list[Any] = [*self._senders.values(), *self._receivers.values()]
-        for stream in streams:
-            stream.stop()
-        for thread in [*streams, *self.channels.values()]:
-            if thread is not threading.current_thread():
-                thread.join(JOIN_TIMEOUT)
+        self.streams.close(JOIN_TIMEOUT)
+        for channel in self.channels.values():
+            channel.join(JOIN_TIMEOUT)
 
 
 def _watch(reference: weakref.ref[RankSession], ended: threading.Event, interval: float) -> None:

@@ -30,7 +30,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from placewright.runtime.cpu_worker import PendingTensor
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.distributed.tensor_frames import frame_bytes, pack_tensor, unpack_tensor
+from placewright.runtime.distributed.transport import FIRST_STREAM_TAG
 from placewright.runtime.host_allocator import run_in_main_arena
 
 if TYPE_CHECKING:
@@ -213,3 +215,59 @@ class TensorReceiver(threading.Thread):
                 del item, expected, frame, wait, value
         except BaseException as error:
             self._fail(error)
+
+
+class RankStreams:
+    """The streams of one rank, to and from all others, each begun when it is first needed.
+
+    Args:
+        timeout: Seconds that a tensor of a step that has begun may take.
+        limit: Delays what this rank sends.
+        fail: Called with the error that ends a stream.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        timeout: float,
+        limit: BandwidthLimit | None,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._transport, self._timeout = transport, timeout
+        self._limit, self._fail = limit, fail
+        self._senders: dict[tuple[int, int], TensorSender] = {}
+        self._receivers: dict[tuple[int, int], TensorReceiver] = {}
+        self._lock = threading.Lock()
+
+    def sender(self, target: int, stage: int) -> TensorSender:
+        """The stream to a rank."""
+        with self._lock:
+            if (target, stage) not in self._senders:
+                tag = FIRST_STREAM_TAG + stage
+                sender = TensorSender(self._transport, target, tag, self._limit, self._fail)
+                self._senders[target, stage] = sender
+                sender.start()
+            return self._senders[target, stage]
+
+    def receiver(self, source: int, stage: int) -> TensorReceiver:
+        """The stream from a rank."""
+        with self._lock:
+            if (source, stage) not in self._receivers:
+                tag, pin = FIRST_STREAM_TAG + stage, current_backend().pin
+                receiver = TensorReceiver(
+                    self._transport, source, tag, self._timeout, pin, self._fail
+                )
+                self._receivers[source, stage] = receiver
+                receiver.start()
+            return self._receivers[source, stage]
+
+    def close(self, timeout: float) -> None:
+        """End all streams, and wait for each of them for some seconds."""
+        with self._lock:
+            senders, receivers = self._senders.values(), self._receivers.values()
+            streams: list[TensorSender | TensorReceiver] = [*senders, *receivers]
+        for stream in streams:
+            stream.stop()
+        for stream in streams:
+            if stream is not threading.current_thread():
+                stream.join(timeout)

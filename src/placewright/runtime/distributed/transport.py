@@ -1,4 +1,4 @@
-"""Transports: carry bytes between ranks. `GlooTransport` is the one that plans run over.
+"""Transports: carry bytes between ranks. `GlooTransport` is the one that plans run over by default.
 
 A transport sends and receives buffers of sizes that both ends know. Messages of one pair of ranks
 and one tag arrive in the order in which they were sent; messages of two tags never wait for each
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 UNUSED_TAG = 9
+FIRST_STREAM_TAG = 16
+"""Tags from here on are of streams of tensors; those below are of control messages."""
 LOOPBACK_INTERFACE = "lo"
 LOOPBACK_ADDRESSES = ("", "localhost", "127.0.0.1", "::1")
 
@@ -91,17 +93,17 @@ class GlooTransport:
 
     def send(self, buffer: torch.Tensor, target: int, tag: int) -> None:
         """Send a buffer of bytes, and wait until it may be used again."""
-        with _named_loss(target):
+        with named_loss(target):
             work: Any = dist.isend(buffer, group=self._group, tag=tag, group_dst=target)
             work.wait(self._timeout)
 
     def receive(self, buffer: torch.Tensor, source: int, tag: int) -> Callable[[float], None]:
         """Post a receive; the function waits for it, for some seconds at most."""
-        with _named_loss(source):
+        with named_loss(source):
             work: Any = dist.irecv(buffer, group=self._group, tag=tag, group_src=source)
 
         def wait(timeout: float) -> None:
-            with _named_loss(source):
+            with named_loss(source):
                 work.wait(datetime.timedelta(seconds=timeout))
 
         return wait
@@ -122,7 +124,7 @@ class GlooTransport:
 
 
 @contextlib.contextmanager
-def _named_loss(rank: int) -> Iterator[None]:
+def named_loss(rank: int) -> Iterator[None]:
     """Say which rank is lost, in place of gloo's own error."""
     try:
         yield
