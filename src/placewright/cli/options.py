@@ -169,6 +169,14 @@ Training = Annotated[
         rich_help_panel=panels.PROBLEM,
     ),
 ]
+Caller = Annotated[
+    bool,
+    typer.Option(
+        "--caller",
+        help="(several hosts) Inputs enter and outputs leave at the first host, as under torchrun.",
+        rich_help_panel=panels.PROBLEM,
+    ),
+]
 Optimizer = Annotated[
     str | None,
     typer.Option(

@@ -32,7 +32,7 @@ Texts = list[str] | None
 SavedOptions = dict[str, str | bool | tuple[str, ...]]
 
 _LIST_OPTIONS = ("reserve", "limit", "pin", "forbid", "colocate", "dims")
-_FLAG_OPTIONS = ("training",)
+_FLAG_OPTIONS = ("training", "caller")
 _ENUM_OPTIONS = {"objective": options.ObjectiveChoice, "discipline": options.DisciplineChoice}
 _RENAMED_OPTIONS = {"use": "devices"}  # names in files of older releases
 
@@ -56,6 +56,7 @@ class ProblemOptions:
     optimizer: options.Optimizer = None
     dims: options.Dims = None
     workload: options.WorkloadCalls = None
+    caller: options.Caller = False
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> ProblemOptions:
@@ -173,7 +174,7 @@ class ProblemOptions:
             problem = replace(problem, objective=self.objective.value)
         if self.discipline is not None:
             problem = replace(problem, discipline=self.discipline.problem_value)
-        return problem
+        return _with_caller(problem) if self.caller else problem
 
     def _measure_costs(self, limits: Mapping[str, int]) -> Table:
         """The time of every op on this machine, measured now or before."""
@@ -343,6 +344,20 @@ def _split_names(option: str, text: str) -> tuple[str, ...]:
     if not words:
         raise ConfigError(f"{option} {text!r}: expected names with commas between them")
     return words
+
+
+def _with_caller(problem: Problem) -> Problem:
+    """The problem whose inputs enter and whose outputs leave at the first host."""
+    from placewright.runtime.distributed.caller_problem import with_caller
+    from placewright.runtime.distributed.host_ranks import host_of
+
+    if len({host_of(device.name) for device in problem.cluster.devices}) < 2:
+        names = ", ".join(device.name for device in problem.cluster.devices)
+        raise ConfigError(
+            f"--caller is for several hosts, and the devices are {names}: expected a cluster such "
+            "as 2x(cpu)@25GbE, or one that placewright profile measured under torchrun"
+        )
+    return with_caller(problem)
 
 
 def _as_executed(problem: Problem, machine: MachineProfile) -> Problem:

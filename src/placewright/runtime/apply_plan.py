@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from placewright import files
 from placewright.errors import ConfigError, PlanError
+from placewright.runtime.distributed.caller_problem import without_caller
 from placewright.runtime.distributed.rank_model import RankOptions, apply_on_ranks, spans_ranks
 from placewright.runtime.placed_model import PlacedModel
 from placewright.runtime.planned_calls import plan_calls
@@ -70,7 +71,9 @@ def apply(
     """
     if isinstance(plan, WorkloadResult):
         plan = plan.plan
-    planned = plan_calls(plan if isinstance(plan, WorkloadPlan) else files.read_plan(plan))
+    if not isinstance(plan, WorkloadPlan):
+        plan = without_caller(files.read_plan(plan))
+    planned = plan_calls(plan)
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
     if spans_ranks(planned[-1].plan, ranks):

@@ -1,6 +1,7 @@
 """`placewright export`: writes a plan in another runtime's format."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,7 @@ def export_plan(
         export,
     )
     from placewright.result import Result
+    from placewright.runtime.distributed.caller_problem import without_caller
 
     check_writable(output)
     if to not in TARGETS:
@@ -81,6 +83,7 @@ def export_plan(
     names = _parse_names(device)
     noun = load_plan(plan)
     problem_options = ProblemOptions.from_files([plan], [noun], problem_options)
+    problem_options = replace(problem_options, caller=False)  # other runtimes have none
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         reading = problem_options.model_options()
@@ -88,7 +91,7 @@ def export_plan(
         try:
             exported = export(
                 problem,
-                noun.plan if isinstance(noun, Result) else noun,
+                without_caller(noun.plan if isinstance(noun, Result) else noun),
                 to,
                 model=problem_options.model
                 if problem_options.model.endswith(_MODEL_SUFFIXES)

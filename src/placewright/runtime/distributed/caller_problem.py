@@ -48,11 +48,11 @@ def with_caller(problem: Problem) -> Problem:
     return replace(problem, graph=graph, costs=costs, constraints=constraints)
 
 
-def without_caller(plan: Plan, problem: Problem) -> Plan:
+def without_caller(plan: Plan, problem: Problem | None = None) -> Plan:
     """A plan without the reader of the outputs, as it runs.
 
     Args:
-        problem: The problem before `with_caller`.
+        problem: The problem before `with_caller`, if it is at hand.
     """
     if CALLER not in plan.ops:
         return plan
@@ -63,7 +63,7 @@ def without_caller(plan: Plan, problem: Problem) -> Plan:
         placement=plan.placement[kept],
         priority=None if plan.priority is None else plan.priority[kept],
         fusion=None if plan.fusion is None else plan.fusion[kept],
-        graph=problem.graph.fingerprint,
+        graph="" if problem is None else problem.graph.fingerprint,
     )
 
 
