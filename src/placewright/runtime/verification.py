@@ -98,7 +98,7 @@ def verify(
     """
     kwargs = dict(kwargs or {})
     gather_to_host(model)  # an earlier plan may have left its weights on several devices
-    expected = _expected_tensors(program, model, args, kwargs)
+    expected = expected_tensors(program, model, args, kwargs)
     saved = {
         name: tensor.detach().clone() for name, tensor in _changed_tensors(program, model).items()
     }
@@ -116,7 +116,7 @@ def verify(
         on_op=monitor,
     ) as executor:
         monitor.begin(executor)
-        outputs = executor(*_copy_tensors(args), **_copy_tensors(kwargs))
+        outputs = executor(*copy_tensors(args), **copy_tensors(kwargs))
         # Copies: an output may be a state that is restored below.
         actual = {
             f"output {index}": output.clone() for index, output in enumerate(tensors_in(outputs))
@@ -146,7 +146,7 @@ def verify(
     return Verification(difference, monitor.op_count, peak, predicted)
 
 
-def _expected_tensors(
+def expected_tensors(
     program: Program, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
     """Outputs and gradients of the unplaced model on one device; the model is left unchanged."""
@@ -172,7 +172,7 @@ def _expected_tensors(
     try:
         if not program.training:
             with torch.no_grad():
-                outputs = model(*_copy_tensors(args), **_copy_tensors(kwargs))
+                outputs = model(*copy_tensors(args), **copy_tensors(kwargs))
             return {
                 f"output {index}": leaf.clone() for index, leaf in enumerate(tensors_in(outputs))
             }
@@ -191,7 +191,7 @@ def _reference_gradients(
     saved_grads = {name: parameter.grad for name, parameter in parameters.items()}
     for parameter in parameters.values():
         parameter.grad = None
-    outputs = tensors_in(model(*_copy_tensors(args), **_copy_tensors(kwargs)))
+    outputs = tensors_in(model(*copy_tensors(args), **copy_tensors(kwargs)))
     loss = next(output for output in outputs if output.is_floating_point())
     loss = loss.sum() if loss.dim() else loss
     loss.backward()  # type: ignore[no-untyped-call]
@@ -223,7 +223,7 @@ def _find_tensor(model: torch.nn.Module, name: str) -> torch.Tensor:
     return tensor.detach()
 
 
-def _copy_tensors(value: Any) -> Any:
+def copy_tensors(value: Any) -> Any:
     """A call's arguments with copied tensors: a step may change its arguments."""
     return torch.utils._pytree.tree_map(
         lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, value

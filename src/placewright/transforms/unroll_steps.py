@@ -70,11 +70,7 @@ def unroll(
     placement = np.where(is_caller, len(problem.cluster), plan.placement[original])
     cluster = _with_caller(problem.cluster) if is_caller.any() else problem.cluster
     names = [device.name for device in cluster.devices]
-    pins = {
-        op.name: names[placement[at]]
-        for at, op in enumerate(unrolled.ops)
-        if op.kind == INPUT
-    }
+    pins = {op.name: names[placement[at]] for at, op in enumerate(unrolled.ops) if op.kind == INPUT}
     unrolled_problem = replace(
         problem,
         graph=Graph(problem.graph.name, tuple(unrolled.ops), tuple(unrolled.outputs)),
@@ -222,9 +218,8 @@ def _step_priorities(
     rank = np.full(ops, -1.0)
     rank[list(order)] = np.arange(len(order))
     ranks = np.where(original == NO_OP, -1.0, rank[original])
-    if not is_streaming:
-        return np.where(ranks < 0, -1.0, step * ops + ranks)
-    return step * ops + ranks
+    priority = step.astype(np.float64) * ops + ranks
+    return priority if is_streaming else np.where(ranks < 0, -1.0, priority)
 
 
 @dataclass(frozen=True, eq=False)

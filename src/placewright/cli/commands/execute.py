@@ -80,6 +80,7 @@ def execute_plan(
     from placewright.cli.render.tables import print_lines
     from placewright.cli.render.text import format_count
     from placewright.result import Result
+    from placewright.runtime.distributed.caller_problem import CALLER, without_caller
     from placewright.runtime.distributed.launched_ranks import (
         is_launched,
         join_ranks,
@@ -101,13 +102,13 @@ def execute_plan(
     plan_store = open_store(store)
     rank_options = RankOptions(parse_rank_map(rank_map))
     is_on_ranks = is_launched()
-    if is_on_ranks and verify:
-        raise ConfigError("--verify runs a plan in one process: leave it out under torchrun")
     if rank_map and not is_on_ranks:
         raise ConfigError("--rank-map needs ranks: start the command with torchrun --no-python")
     check_training(parse_spec(model), training, optimizer)
     loaded = load_plan(plan)
     loaded_plan = loaded.plan if isinstance(loaded, Result) else loaded
+    counts_outputs = CALLER in loaded_plan.ops
+    loaded_plan = without_caller(loaded_plan)
     if isinstance(loaded, Result):  # which knows its options
         training = training or loaded.options.get("training") is True
         saved_optimizer = loaded.options.get("optimizer")
@@ -118,7 +119,7 @@ def execute_plan(
         program = torch_program.build_program(built, args, kwargs, training, optimizer)
     data: dict[str, object] = {}
     lines = []
-    if verify:
+    if verify and not is_on_ranks:
         with Progress("verifying"):
             verification = check(program, built, loaded_plan, args, kwargs, torch_devices)
         data["verified"] = {
@@ -146,11 +147,18 @@ def execute_plan(
             in_flight,
             rank_options,
             torch_devices,
+            verify,
         )
         leave_ranks()
         if timed is None:
             return  # rank 0 has the results
-        measured, issued = timed, ""
+        measured, issued = timed.measurement, ""
+        if timed.difference is not None:
+            data["verified"] = {"difference": timed.difference}
+            lines.append(
+                "verified: outputs of the ranks differ from the model's by "
+                f"{timed.difference:.2g} at most"
+            )
     else:
         with Progress("running"), Executor(program, built, loaded_plan, torch_devices) as run:
             measured = time_steps(run, args, kwargs, total, dropped, in_flight)
@@ -171,6 +179,11 @@ def execute_plan(
     lines.insert(0, f"{metric} {seconds} measured ({spread}){predicted}")
     remark = _prediction_remark(measured.seconds, data.get("predicted"), model)
     lines += [remark] if remark else []
+    if is_on_ranks and predicted and not counts_outputs:
+        lines.append(
+            "the prediction leaves outputs where they are made, and rank 0 received them: place "
+            "with --caller to plan for that"
+        )
     if issued:
         data["issued"] = issued
         lines.insert(1, f"  how ops were launched on GPUs: {issued}")
