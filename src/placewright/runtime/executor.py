@@ -97,6 +97,8 @@ class Executor:
         self._failure: str | None = None
         self._start()
 
+    _has_peers = False  # whether other processes have devices of the plan
+
     def _find_devices(self, device_map: Mapping[str, str] | None) -> tuple[RealDevice, ...]:
         return plan_devices(self.plan, device_map)
 
@@ -151,7 +153,7 @@ class Executor:
         is_random = any(op.kind == "random" for op in self.program.graph.ops)
         if self._on_op is not None or (is_random and self.seed is not None):
             cuda_graphs = False  # callbacks need every op; seeded numbers are drawn on the host
-        has_workers = len(jobs) < len(self.jobs)
+        has_workers = self._has_peers or len(jobs) < len(self.jobs)
         return Issuer(
             jobs, order, len(self.real_devices), self._resident_tensor, cuda_graphs, has_workers
         )

@@ -68,6 +68,8 @@ class RankExecutor(Executor):
         super().__init__(program, weights, plan, device_map, **options)
         self.graph = session.add_graph(self, graph)
 
+    _has_peers = True  # so a step of a GPU is never one graph, which would wait for all inputs
+
     # -- the plan ------------------------------------------------------------------------------
 
     def _find_devices(self, device_map: Mapping[str, str] | None) -> tuple[RealDevice, ...]:
