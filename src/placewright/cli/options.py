@@ -261,7 +261,7 @@ WorkersOption = Annotated[
         "--workers",
         metavar="SPEC",
         help="Workers that share the work: 8 or processes:8, threads:2, ray:8; or those of a Ray "
-        "cluster, ray:auto or ray://host:port. Results do not depend on them.",
+        "cluster, ray:auto or ray://host:port. Any number of any kind gives the same result.",
         callback=_check_workers,
         rich_help_panel=panels.SEARCH,
     ),

@@ -37,6 +37,7 @@ class TrainingOptions:
         micro_batch: Episodes of a micro-batch, in a run on workers.
         asynchronous: Controllers and the workers of each, such as `4:8`.
         simulator: What evaluates plans: `cpu`, or `gpu` for lanes on a GPU.
+        measure: Whether plans are measured on this machine.
     """
 
     recipe: str | None = None
@@ -53,6 +54,7 @@ class TrainingOptions:
     micro_batch: int | None = None
     asynchronous: str | None = None
     simulator: str | None = None
+    measure: bool = False
 
     def for_new_run(self) -> TrainingOptions:
         """With the defaults of what is not typed.
@@ -71,6 +73,10 @@ class TrainingOptions:
         if self.simulator not in (None, *SIMULATORS):
             raise ConfigError(
                 f"no simulator is named {self.simulator!r}: expected {' or '.join(SIMULATORS)}"
+            )
+        if self.measure and self.simulator is not None:
+            raise ConfigError(
+                "--measure runs plans instead of simulating them: leave out --simulator"
             )
         options = replace(self, seed=self.seed or 0)
         if self.evaluations is None and self.seconds is None:

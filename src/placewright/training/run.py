@@ -95,6 +95,8 @@ class TrainingRun:
             except OSError as error:
                 raise FileError(f"{self.folder}: cannot be made: {error.strerror}") from None
             clear_orphans([self.path, self.folder / POLICY_FILE])
+            if not self.path.exists():
+                self.save()  # so that a run that is killed before long can be resumed
             with log_duration(f"training {self.trainer.recipe.name} in {self.folder}"):
                 self.trainer.run(after_update)
             self.save()

@@ -12,7 +12,7 @@ from placewright.cli.completion import complete_method
 from placewright.cli.methods import find_method
 from placewright.cli.names import METHOD_NAMES, POLICY_NAMES
 from placewright.cli.output_files import OutputFiles
-from placewright.cli.paths import check_json, check_writable, find_plan, is_this_machine
+from placewright.cli.paths import check_json, check_writable, find_plan
 from placewright.cli.problem_options import (
     ProblemOptions,
     evaluation_limit,
@@ -152,7 +152,7 @@ def place_model(
     if measure is not None and robust_choice is not None:
         raise ConfigError("--measure with --robust: they choose by different rules: give one")
     if measure is not None:
-        problem_options = _with_measured_costs(problem_options)
+        problem_options = measured.with_measured_costs(problem_options)
     measured_choice = (
         None if measure is None else measured.measured_selection(problem_options, measure)
     )
@@ -216,11 +216,12 @@ def place_model(
         if robust_choice is not None and ranked:
             data["robust"] = robustness.selection_data(robust_choice)
         if measured_choice is not None:
-            data["measured"] = measured.measured_data(measured_choice)
+            data["measured"] = measured.measured_data(measured_choice.ranking)
         json_output.print_json(data)
     else:
         if measured_choice is not None:
-            tables.print_lines(measured.measured_lines(measured_choice, method))
+            choice = "the fastest plan that fits"
+            tables.print_lines(measured.measured_lines(measured_choice.ranking, method, choice))
         tables.print_result(comparison)
         if ranked:
             rows = [(each.candidate.found_by or method, each.robustness) for each in ranked]
@@ -230,14 +231,6 @@ def place_model(
     written.check()
     if result.interrupted:
         raise typer.Exit(INTERRUPTED_STATUS)
-
-
-def _with_measured_costs(problem_options: ProblemOptions) -> ProblemOptions:
-    """The options with ops measured here, if nothing else is requested: plans are, too."""
-    here = problem_options.on is not None and is_this_machine(problem_options.on)
-    if here and problem_options.costs is None:
-        return replace(problem_options, costs=Path("here"))
-    return problem_options
 
 
 def _configure(solver: "Any", fuse: bool, proposer: str | None) -> "Any":

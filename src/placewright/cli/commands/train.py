@@ -16,6 +16,7 @@ from placewright.cli.problem_options import (
     parse_budget,
     with_training_problem_options,
 )
+from placewright.cli.render.measured import with_measured_costs
 from placewright.cli.training_options import DEFAULT_EVALUATIONS, TrainingOptions, saved_run
 from placewright.errors import ConfigError
 
@@ -128,16 +129,7 @@ def train_policy(
             rich_help_panel=panels.SEARCH,
         ),
     ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            "--workers",
-            metavar="KIND:N",
-            help="Sample, evaluate and compute gradients in micro-batches on workers: threads:2, "
-            "processes:8, ray:8, ray://HOST:PORT; any number of them gives the same result.",
-            rich_help_panel=panels.RUN,
-        ),
-    ] = None,
+    workers: options.WorkersOption = None,
     micro_batch: Annotated[
         int | None,
         typer.Option(
@@ -168,6 +160,15 @@ def train_policy(
             rich_help_panel=panels.RUN,
         ),
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Run every plan on this machine, and learn from measured step times. With --on "
+            "here, ops are measured first.",
+            rich_help_panel=panels.SEARCH,
+        ),
+    ] = False,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -234,10 +235,13 @@ def train_policy(
         micro_batch,
         asynchronous,
         simulator,
+        measure,
     )
     if resume is None:
         training_options = typed.for_new_run()
         problem_options = _new_problem(problem_options, training_options)
+        if measure:
+            problem_options = with_measured_costs(problem_options)
     else:
         saved_problem, saved_options = saved_run(resume)
         training_options = typed.for_resumed_run(saved_options, resume)
@@ -253,6 +257,8 @@ def train_policy(
     single = training_options.family is None and training_options.demonstrations is None
     if not single and (output is not None or report is not None):
         raise ConfigError("several graphs have no single plan: leave out --output and --report")
+    if not single and training_options.measure:
+        raise ConfigError("--measure is for one model: leave out --family and --demonstrations")
     found_recipe = training_options.find_recipe()
     with as_workers(training_options.worker_spec(workers, resume)) as opened:
         session = TrainingSession(

@@ -1,5 +1,6 @@
 """One call of `train`: trains in the folder of a run, and prints what came of it."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,13 @@ from placewright.cli.training_options import TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from placewright.problem import Problem
+    from placewright.profiling.selection import MeasuredCandidate
     from placewright.result import Result
-    from placewright.training import Recipe, Trainer, UpdateLog
+    from placewright.runtime import Meter
+    from placewright.training import Environment, Recipe, Trainer, UpdateLog
     from placewright.workers import Workers
 
 _CURVE_ROWS = 10  # rows of the learning curve that are printed
@@ -53,19 +57,19 @@ class TrainingSession:
             save_report,
             save_result,
         )
+        from placewright.cli.render.measured import measured_data, measured_lines, model_meter
         from placewright.solvers import Comparison
         from placewright.training import training_result
 
+        meter = model_meter(self.problem_options) if self.training_options.measure else None
         with Progress(f"reading {self.problem_options.model}") as progress:
             problem = self.problem_options.problem()
-            trainer = self.training_options.trainer(
-                [self.training_options.environment(self.recipe, problem)],
-                self.recipe,
-                self.workers,
-            )
-            ended = self._train(trainer, progress)
-            if trainer.environments[0].best_placement is None:
-                self._exit_without_plan(trainer)
+            with self._environment(problem, meter) as environment:
+                trainer = self.training_options.trainer([environment], self.recipe, self.workers)
+                ended = self._train(trainer, progress)
+                if environment.best_placement is None and not (meter and environment.evaluations):
+                    self._exit_without_plan(trainer)
+                measured = [] if meter is None else _measured_plans(environment, meter)
             result = replace(training_result(trainer), options=self.problem_options.to_dict())
             comparison = Comparison(
                 problem, (result,), interrupted=not ended, name=self.problem_options.model
@@ -84,8 +88,14 @@ class TrainingSession:
         shown = _sample_rows(rows)
         if self.json:
             figures = [{each: getattr(row, each) for each in _LOG_FIELDS} for row in shown]
-            print_json({**answer_data(comparison), **self._names(), "rows": figures})
+            data = {**answer_data(comparison), **self._names(), "rows": figures}
+            if meter is not None:
+                data["measured"] = measured_data(measured)
+            print_json(data)
         else:
+            if meter is not None:
+                choice = "the policy's fastest plan"
+                tables.print_lines(measured_lines(measured, self.recipe.name, choice))
             tables.print_table(*_curve_table(shown))
             tables.print_lines([""])
             tables.print_result(comparison)
@@ -123,6 +133,15 @@ class TrainingSession:
             train_family.print_family(rounds, results)
             tables.print_lines(["", *self._hints(trainer)])
         self._exit_if_interrupted(trainer)
+
+    def _environment(
+        self, problem: "Problem", meter: "Meter | None"
+    ) -> "AbstractContextManager[Environment]":
+        if meter is None:
+            return nullcontext(self.training_options.environment(self.recipe, problem))
+        from placewright.training.plan_measurement import open_measured_environment
+
+        return open_measured_environment(self.recipe, problem, meter, self.folder)
 
     def _train(self, trainer: "Trainer", progress: Progress) -> bool:
         """Train to the end or to an interrupt; whether it is the end."""
@@ -182,6 +201,15 @@ class TrainingSession:
 
         if not trainer.finished:
             raise typer.Exit(INTERRUPTED_STATUS)
+
+
+def _measured_plans(environment: "Environment", meter: "Meter") -> "list[MeasuredCandidate]":
+    """The best plan and, to compare it with, every single device."""
+    from placewright.training.plan_measurement import measured_best, measured_devices
+
+    best = measured_best(environment, meter)
+    devices = measured_devices(environment.problem, meter)
+    return [best, *(each for each in devices if each.candidate.plan != best.candidate.plan)]
 
 
 def _baseline_results(problem: "Problem") -> "list[Result]":

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.cli.model_loading import training_mode
+from placewright.cli.paths import is_this_machine
 from placewright.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placewright.cli.problem_options import ProblemOptions
-    from placewright.profiling.selection import MeasuredChoice
+    from placewright.profiling.selection import MeasuredCandidate, MeasuredChoice
+    from placewright.runtime import Meter
     from placewright.store import Store
+
+
+def with_measured_costs(problem_options: ProblemOptions) -> ProblemOptions:
+    """The options with ops measured here, if nothing else is requested: plans are, too."""
+    here = problem_options.on is not None and is_this_machine(problem_options.on)
+    if here and problem_options.costs is None:
+        return replace(problem_options, costs=Path("here"))
+    return problem_options
+
+
+def model_meter(problem_options: ProblemOptions) -> Meter:
+    """What measures plans of the model."""
+    from placewright.runtime import Meter
+
+    model = problem_options.model
+    mode = training_mode(model, problem_options.training, problem_options.optimizer)
+    return Meter(model, *mode)
 
 
 def measured_selection(problem_options: ProblemOptions, count: int) -> MeasuredChoice:
     """The choice among the best plans by measured time."""
     from placewright.profiling.selection import MeasuredChoice
-    from placewright.runtime import Meter
 
-    model = problem_options.model
-    mode = training_mode(model, problem_options.training, problem_options.optimizer)
-    return MeasuredChoice(Meter(model, *mode), count)
+    return MeasuredChoice(model_meter(problem_options), count)
 
 
 def store_measurements(store: Store, selection: MeasuredChoice, name: str) -> None:
@@ -36,8 +56,8 @@ def store_measurements(store: Store, selection: MeasuredChoice, name: str) -> No
         )
 
 
-def measured_data(selection: MeasuredChoice) -> list[dict[str, object]]:
-    """The measured plans, best first, as plain data."""
+def measured_data(ranking: Sequence[MeasuredCandidate]) -> list[dict[str, object]]:
+    """Measured plans as plain data."""
     return [
         {
             "found_by": candidate.candidate.found_by,
@@ -46,16 +66,18 @@ def measured_data(selection: MeasuredChoice) -> list[dict[str, object]]:
             "spread": candidate.measurement.spread,
             "failure": candidate.measurement.failure,
         }
-        for candidate in selection.ranking
+        for candidate in ranking
     ]
 
 
-def measured_lines(selection: MeasuredChoice, method: str) -> list[str]:
-    """The measured plans, best first, a line each; the first is taken."""
-    lines = [
-        "measured on this machine; the fastest plan that fits is taken, its figures are simulated"
-    ]
-    for ranked in selection.ranking:
+def measured_lines(ranking: Sequence[MeasuredCandidate], method: str, choice: str) -> list[str]:
+    """Measured plans, a line each.
+
+    Args:
+        choice: Which of them is taken.
+    """
+    lines = [f"measured on this machine; {choice} is taken, its figures are simulated"]
+    for ranked in ranking:
         measurement = ranked.measurement
         spread = format_percent(measurement.spread, decimal_below=0)
         timing = f"{format_seconds(measurement.seconds)} measured, spread {spread}"
