@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -185,3 +186,20 @@ class Print:
         for item in items:
             print(item, flush=True)
         return list(items)
+
+
+@dataclass(frozen=True)
+class PageFaults:
+    """How many pages the process fetched while it made and filled some arrays."""
+
+    megabytes: int
+
+    def __call__(self, problem, items):
+        counts = []
+        for item in items:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            arrays = [np.full(2**20, item, dtype=np.uint8) for _ in range(self.megabytes)]
+            assert all(array[-1] == item for array in arrays)
+            del arrays
+            counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        return counts

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 
+from placewright.workers.memory_allocator import keep_freed_memory
 from placewright.workers.messages import receive_message, send_message
 from placewright.workers.task_runner import REQUEST_OVERHEAD, TaskRunner
 
@@ -23,6 +24,7 @@ def main() -> None:
     os.set_inheritable(number, False)  # what a task starts must not hold the connection open
     connection = socket.socket(fileno=number)
     _end_with_driver()
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles interrupts
     requests: queue.SimpleQueue[list[bytearray]] = queue.SimpleQueue()
     threading.Thread(
