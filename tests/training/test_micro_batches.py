@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 from placewright import Cluster, Problem, zoo
 from placewright.errors import ConfigError
 from placewright.training import PPO, Environment, Trainer, find_recipe, simulate_plans
-from placewright.training.worker_tasks import loss_gradient, set_gradient
+from placewright.training.gradients import (
+    GradientSum,
+    LossGradient,
+    add_gradients,
+    loss_gradient,
+    mean_gradient,
+    set_gradient,
+)
 from placewright.workers import open_workers
 
 pytest.importorskip("torch")
@@ -110,12 +118,33 @@ def test_the_mean_gradient_of_micro_batches_is_that_of_the_batch(problem, name):
         )
         for rows in ((0, 1), (1, 4), (4, 6))
     ]
-    figures = set_gradient(policy, parts)
+    mean = mean_gradient([GradientSum.of(at, part) for at, part in enumerate(parts)])
+    set_gradient(policy, mean)
     gradient = torch.cat([each.grad.flatten() for each in policy.parameters()]).numpy()
     assert np.abs(whole.values).max() > 1e-3
     assert np.allclose(gradient, whole.values, rtol=1e-3, atol=1e-5 * np.abs(whole.values).max())
     for figure, value in whole.figures.items():
-        assert figures[figure] == pytest.approx(value, rel=1e-4)
+        assert mean.figures[figure] == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 13])
+def test_gradients_have_the_same_sum_however_they_are_cut_into_runs(count):
+    rng = np.random.default_rng(count)
+    leaves = []
+    for at in range(count):
+        values, used = rng.normal(size=50).astype(np.float32), bool(at % 2)
+        gradient = LossGradient(1 + at % 3, values, (used, True), {"kl": float(values[0])})
+        leaves.append(GradientSum.of(at, gradient))
+    expected = mean_gradient(leaves)
+    for _ in range(20):
+        cuts = sorted({0, count, *rng.integers(0, count + 1, size=3).tolist()})
+        runs = [add_gradients(leaves[a:b]) for a, b in itertools.pairwise(cuts)]
+        found = mean_gradient([each for run in runs for each in run])
+        assert found.values.tobytes() == expected.values.tobytes()
+        assert (found.is_used, found.figures) == (expected.is_used, expected.figures)
+    exact = sum(leaf.total.values.astype(np.float64) for leaf in leaves) / expected.episodes
+    assert np.allclose(expected.values, exact, atol=1e-6)
+    assert len(add_gradients(leaves)) == bin(count).count("1")
 
 
 def test_several_problems_share_an_update(problem):

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import ConfigError
 from placewright.training.algorithms import clipped_step, set_learning_rate
 from placewright.training.controller_task import ControllerBatch, RunController
+from placewright.training.gradients import set_gradient
 from placewright.training.hooks import GREEDY, TrainerHooks
 from placewright.training.replica import PolicyReplica
 from placewright.training.sampling import EpisodeRequest, episode_seed
 from placewright.training.trainer import SAMPLED, Trainer
-from placewright.training.worker_tasks import set_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -220,10 +220,10 @@ class AsynchronousTrainer(Trainer):
         stats: dict[str, float] = {"staleness": float(self.updates - assignment.updates)}
         if result.gradient is not None:
             set_learning_rate(self.optimizer, assignment.rate)
-            figures = set_gradient(self.policy, [result.gradient])
+            set_gradient(self.policy, result.gradient)
             norm = clipped_step(self.policy, self.optimizer, self.recipe.max_grad_norm)
             self.optimizer.zero_grad(set_to_none=True)
-            stats = {"gradient": norm, **figures, **stats}
+            stats = {"gradient": norm, **result.gradient.figures, **stats}
         self.updates += 1
         if result.greedy is not None:
             self._record_greedy(index, result)

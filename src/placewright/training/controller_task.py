@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from placewright.training.credit import advantages_of
-from placewright.training.worker_tasks import LossGradient, SampledEpisodes, loss_gradient
+from placewright.training.gradients import LossGradient, loss_gradient
+from placewright.training.worker_tasks import SampledEpisodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

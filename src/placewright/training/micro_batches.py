@@ -2,8 +2,8 @@
 
 An update's episodes are cut into micro-batches of a fixed size. Each has its own seed; its loss is
 that of its episodes alone, and the update takes the mean of the micro-batches' gradients, added in
-their order. So neither the number of workers nor their kind changes a bit of the result. Baselines,
-which see all episodes, and the optimizer stay with the driver, as do measured plans.
+a fixed order. So neither the number of workers nor their kind changes a bit of the result.
+Baselines, which see all episodes, and the optimizer stay with the driver, as do measured plans.
 """
 
 from __future__ import annotations
@@ -20,14 +20,10 @@ from placewright.errors import ConfigError
 from placewright.outcome import Outcome
 from placewright.training.algorithms import clipped_step
 from placewright.training.environment import JudgedPlans
+from placewright.training.gradients import mean_gradient, set_gradient
 from placewright.training.replica import PolicyReplica
 from placewright.training.threads import torch_threads
-from placewright.training.worker_tasks import (
-    ComputeGradients,
-    SampledEpisodes,
-    SampleEpisodes,
-    set_gradient,
-)
+from placewright.training.worker_tasks import ComputeGradients, SampledEpisodes, SampleEpisodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,13 +113,14 @@ class MicroBatches:
         """
         policy, algorithm = trainer.policy, trainer.recipe.algorithm
         problems = [trainer.environments[index].problem for index in indices]
-        items = [
+        parts = [
             [
                 (policy.take(episodes, first, first + self.size), advantage[first:][: self.size])
                 for first in range(0, len(episodes), self.size)
             ]
             for episodes, advantage in zip(batches, advantages, strict=True)
         ]
+        runs = self._numbered_runs(parts)
         best_episodes = [trainer.best_episodes.get(index) for index in indices]
         stats: dict[str, float] = {}
         for epoch in range(algorithm.epochs):
@@ -132,14 +129,33 @@ class MicroBatches:
                 ComputeGradients(replica, algorithm, replace(regularization, best_episode=best))
                 for best in best_episodes
             ]
-            results = self._run(list(zip(tasks, items, strict=True)), problems)
-            figures = set_gradient(policy, [part for parts in results for part in parts])
-            if algorithm.ends_before(epoch, figures):
+            results = self._run(list(zip(tasks, runs, strict=True)), problems)
+            gradient = mean_gradient([each for row in results for sums in row for each in sums])
+            set_gradient(policy, gradient)
+            if algorithm.ends_before(epoch, gradient.figures):
                 break
             norm = clipped_step(policy, trainer.optimizer, regularization.max_grad_norm)
-            stats = {"gradient": norm, **figures}
+            stats = {"gradient": norm, **gradient.figures}
         trainer.optimizer.zero_grad(set_to_none=True)
         return stats
+
+    def _numbered_runs(self, parts: Sequence[list[Any]]) -> list[list[tuple[int, list[Any]]]]:
+        """For each problem its micro-batches, a run for each chunk; they are numbered throughout.
+
+        A run has the number of its first micro-batch.
+        """
+        rows, first = [], 0
+        for row in parts:
+            runs = []
+            for chunk in _chunks(row, self._chunk_count(len(parts))):
+                runs.append((first, chunk))
+                first += len(chunk)
+            rows.append(runs)
+        return rows
+
+    def _chunk_count(self, calls: int) -> int:
+        """Chunks of each call, so that all workers have one."""
+        return 1 if self.workers is None else math.ceil(self.workers.count / calls)
 
     def _run(
         self, calls: Sequence[tuple[Task[Any], list[Any]]], problems: Sequence[Problem]
@@ -153,7 +169,7 @@ class MicroBatches:
                     task(problem, items)
                     for (task, items), problem in zip(calls, problems, strict=True)
                 ]
-            chunk_count = math.ceil(workers.count / len(calls))
+            chunk_count = self._chunk_count(len(calls))
             futures = [
                 [workers.submit(task, chunk, problem) for chunk in _chunks(items, chunk_count)]
                 for (task, items), problem in zip(calls, problems, strict=True)

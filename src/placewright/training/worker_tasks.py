@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
+from placewright.training.gradients import GradientSum, add_gradients, loss_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from placewright.policies import Episodes, Policy
+    from placewright.policies import Episodes
     from placewright.problem import Problem
     from placewright.training.algorithms import Algorithm, Regularization
     from placewright.training.environment import JudgedPlans, PlanSimulation
@@ -71,84 +72,29 @@ class SampleEpisodes:
 
 
 @dataclass(frozen=True, eq=False)
-class LossGradient:
-    """The gradient of the loss of some episodes.
-
-    Args:
-        episodes: How many they are.
-        values: Parameters one after the other, flat; zeros for those that the loss leaves out.
-        is_used: Parameters: whether the loss depends on each.
-        figures: The loss's figures, means over the episodes.
-    """
-
-    episodes: int
-    values: NDArray[np.floating]
-    is_used: tuple[bool, ...]
-    figures: dict[str, float]
-
-
-@dataclass(frozen=True, eq=False)
 class ComputeGradients:
-    """Computes the gradient of the loss of each item: episodes, and their advantages."""
+    """Computes the gradients of items: runs of micro-batches, as (index of the first, parts).
+
+    A part has episodes and their advantages. The result of an item is the sums of its gradients.
+    """
 
     replica: PolicyReplica
     algorithm: Algorithm
     regularization: Regularization
 
     def __call__(
-        self, problem: Problem, items: Sequence[tuple[Episodes, NDArray[np.float64]]]
-    ) -> list[LossGradient]:
+        self,
+        problem: Problem,
+        items: Sequence[tuple[int, Sequence[tuple[Episodes, NDArray[np.float64]]]]],
+    ) -> list[list[GradientSum]]:
         policy, _ = self.replica.build()
         return [
-            loss_gradient(policy, problem, *item, self.algorithm, self.regularization)
-            for item in items
+            add_gradients(
+                GradientSum.of(
+                    first + position,
+                    loss_gradient(policy, problem, *part, self.algorithm, self.regularization),
+                )
+                for position, part in enumerate(parts)
+            )
+            for first, parts in items
         ]
-
-
-def loss_gradient(
-    policy: Policy,
-    problem: Problem,
-    episodes: Episodes,
-    advantage: NDArray[np.float64],
-    algorithm: Algorithm,
-    regularization: Regularization,
-) -> LossGradient:
-    """The gradient of the loss of episodes, as arrays."""
-    import torch
-
-    loss, figures = algorithm.loss(policy, problem, episodes, advantage, regularization)
-    parameters = list(policy.parameters())
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    flat = [
-        (torch.zeros_like(parameter) if gradient is None else gradient).detach().flatten()
-        for parameter, gradient in zip(parameters, gradients, strict=True)
-    ]
-    is_used = tuple(gradient is not None for gradient in gradients)
-    return LossGradient(len(episodes), torch.cat(flat).cpu().numpy(), is_used, figures)
-
-
-def set_gradient(policy: Policy, parts: Sequence[LossGradient]) -> dict[str, float]:
-    """Give a policy's parameters the mean gradient of parts, each weighted by its episodes.
-
-    Parts are added in their order and in double precision, so that the sum depends on them alone.
-
-    Returns:
-        The mean figures.
-    """
-    import torch
-
-    count = sum(part.episodes for part in parts)
-    total = np.zeros(len(parts[0].values))
-    figures = dict.fromkeys(parts[0].figures, 0.0)
-    for part in parts:
-        total += part.values.astype(np.float64) * (part.episodes / count)
-        for name, value in part.figures.items():
-            figures[name] += value * (part.episodes / count)
-    begin = 0
-    for index, parameter in enumerate(policy.parameters()):
-        end = begin + parameter.numel()
-        used = any(part.is_used[index] for part in parts)
-        values = torch.from_numpy(total[begin:end]).reshape(parameter.shape)
-        parameter.grad = values.to(parameter.device, parameter.dtype) if used else None
-        begin = end
-    return figures
