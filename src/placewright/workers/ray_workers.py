@@ -10,9 +10,12 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import MissingDependency, WorkerError
+from placewright.logs import logger
+from placewright.workers.memory_allocator import keep_freed_memory
 from placewright.workers.messages import encode
 from placewright.workers.recent_problems import RecentProblems
 from placewright.workers.task_runner import TaskRunner, read_reply, was_read
@@ -33,6 +36,11 @@ except ImportError:
 _LOOPBACK = "127.0.0.1"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
 _START_SECONDS = 60.0  # an actor is there after a second, or no node has a CPU left for it
+_PAUSES = (1.0, 4.0)  # seconds before a busy cluster is tried again
+_ADVICE = (
+    "; see that it runs at this address, and if it wants a token (ray get-auth-token), set "
+    "RAY_AUTH_MODE=token here"
+)
 _SHARED_PROBLEMS = 8  # problems that the driver keeps in Ray's store
 
 
@@ -66,10 +74,11 @@ class RayBackend:
                 if spec.address is None:
                     _start_cluster(spec.count or 1)
                 else:
-                    ray.init(address=spec.address, **_QUIET)
+                    _join_cluster(spec.address)
             except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+                advice = "" if spec.address is None else _ADVICE
                 raise WorkerError(
-                    f"workers {spec}: no Ray cluster answers: {_first_line(error)}"
+                    f"workers {spec}: no Ray cluster answers: {_first_line(error)}{advice}"
                 ) from error
         available = int(_resources().get("CPU", 0))
         count = available if spec.count is None else spec.count
@@ -131,10 +140,27 @@ def _start_cluster(cpus: int) -> None:
         )
 
 
+def _join_cluster(address: str) -> None:
+    """Connect to a running cluster, which may be busy: one that gives up is tried again."""
+    for pause in _PAUSES:
+        try:
+            ray.init(address=address, **_QUIET)
+        except ConnectionAbortedError as error:
+            logger.info("%s did not serve us, and is tried again: %s", address, _first_line(error))
+            time.sleep(pause)
+        else:
+            return
+    ray.init(address=address, **_QUIET)
+
+
 def _first_line(error: Exception) -> str:
     """The kind of an error of Ray and what it says first; the rest is advice and logs."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    # A remote traceback follows a colon, and its last line has the cause.
+    text = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]
+    return f"{type(error).__name__}: {text}"
 
 
 def _resources() -> dict[str, float]:
@@ -202,6 +228,7 @@ class _TaskActor:
 
     def __init__(self, max_bytes: int, paths: list[str]) -> None:
         sys.path += [path for path in paths if path not in sys.path]
+        keep_freed_memory()
         self._runner = TaskRunner(max_bytes)
 
     def is_ready(self) -> bool:

@@ -65,6 +65,7 @@ class Workers:
         self._max_bytes = max_message_bytes
         self._sends = backend.kind != "threads"  # which share the driver's memory
         self._encode_problem = ProblemEncoder(max_message_bytes)
+        self._last_task: tuple[object, bytes] = (None, b"")
         self._chunk_sizes = ChunkSizes(backend.count, backend.exchange_seconds, max_message_bytes)
         self._queue: deque[_Chunk] = deque()
         self._changed = threading.Condition()
@@ -154,11 +155,19 @@ class Workers:
         check_task(task)
         return Request(
             task,
-            encode(task, self._max_bytes) if self._sends else b"",
+            self._encode_task(task) if self._sends else b"",
             items,
             self._encode_problem(problem) if self._sends else EncodedProblem(problem),
             self._timeout if timeout is None else timeout,
         )
+
+    def _encode_task(self, task: object) -> bytes:
+        """A task as bytes; one that several chunks share is encoded once."""
+        last, data = self._last_task
+        if last is not task:
+            data = encode(task, self._max_bytes)
+            self._last_task = task, data
+        return data
 
     def close(self) -> None:
         """End all workers; what they have not finished is cancelled or fails."""
