@@ -9,6 +9,8 @@ from math import ceil
 _CHUNKS_PER_WORKER = 4  # so that a worker that gets slow items leaves the rest to others
 _MIN_EXCHANGES = 20  # a chunk takes this many times an exchange, which then costs 5 %
 _MAX_CHUNK_BYTES = 64 * 2**20  # of items on their way to one worker
+_LANES = 16  # plans that the lane kernel evaluates side by side: fewer cost it as much
+_MIN_ALIGNED = 8 * _LANES  # items of a chunk from which on its size is a multiple of the lanes
 
 
 class ChunkSizes:
@@ -36,7 +38,9 @@ class ChunkSizes:
                 self._item_seconds[key] = (self._item_seconds.get(key, latest) + latest) / 2
 
     def cut(self, key: object, items: int, item_bytes: int) -> list[slice]:
-        """Cut a batch into chunks whose sizes differ by one at most.
+        """Cut a batch into chunks of nearly equal size, as many for each worker where that goes.
+
+        Sizes differ by one at most; those of large chunks are multiples of 16, but for the last.
 
         Args:
             key: The kind of task.
@@ -44,17 +48,23 @@ class ChunkSizes:
         """
         if not items:
             return []
-        chunks = ceil(items / self._chunk_size(key, items, item_bytes))
-        bounds = [items * at // chunks for at in range(chunks + 1)]
+        size = self._chunk_size(key, items, item_bytes)
+        chunks = ceil(items / size)
+        unit = _LANES if size >= _MIN_ALIGNED else 1
+        units = items // unit
+        bounds = [*(units * at // chunks * unit for at in range(chunks)), items]
         return [slice(first, last) for first, last in pairwise(bounds)]
 
     def _chunk_size(self, key: object, items: int, item_bytes: int) -> int:
-        share = ceil(items / self._count)
         with self._lock:
             seconds = self._item_seconds.get(key)
-        if seconds is None:  # unknown: one chunk for each worker
-            size = share
-        else:
+        per_worker = 1  # chunks; of unknown length one
+        if seconds is not None:
             worthwhile = ceil(self._min_seconds / max(seconds, 1e-9))
-            size = max(ceil(items / (self._count * _CHUNKS_PER_WORKER)), worthwhile)
+            if worthwhile * self._count > items:  # not enough work for all workers
+                return self._within_message(min(items, worthwhile), item_bytes)
+            per_worker = min(_CHUNKS_PER_WORKER, items // (self._count * worthwhile))
+        return self._within_message(ceil(items / (self._count * per_worker)), item_bytes)
+
+    def _within_message(self, size: int, item_bytes: int) -> int:
         return max(1, min(size, self._max_bytes // max(item_bytes, 1)))
