@@ -234,6 +234,22 @@ def test_settings_that_cannot_be_are_refused(settings, message):
 # -- journals ----------------------------------------------------------------------------------
 
 
+def test_a_journal_is_of_one_warm_start_with_its_order_and_streaming(tmp_path):
+    """Plans of equal placements that differ in what else a plan has are other starts."""
+    problem, stop = branches(), MaxEvaluations(30)
+    plan = solve(problem, quick(1), MaxEvaluations(60)).plan
+    order = np.arange(len(problem.graph), dtype=np.float64)
+    staging = np.array([2**30, -1, -1])
+    plain = replace(plan, priority=order, staging=None)
+    others = [replace(plain, priority=order[::-1].copy()), replace(plain, staging=staging)]
+    first = solve(problem, quick(1, journal=tmp_path / "a"), stop, warm_start=plain)
+    again = solve(problem, quick(1, journal=tmp_path / "a"), stop, warm_start=plain)
+    assert again.plan == first.plan
+    for other in others:
+        with pytest.raises(FileError, match="journal is of another run: warm start is"):
+            solve(problem, quick(1, journal=tmp_path / "a"), stop, warm_start=other)
+
+
 def rounds_run(monkeypatch) -> list[tuple[int, int]]:
     """The islands and rounds that are run from now on."""
     run: list[tuple[int, int]] = []

@@ -20,6 +20,7 @@ import placewright as pw
 from placewright.errors import ConfigError, MissingDependency, PlanError, WorkerError
 from placewright.plan_batch import PlanBatch
 from placewright.workers import open_workers
+from placewright.workers.recent_problems import MAX_PROBLEM_BYTES, RecentProblems
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +114,38 @@ def test_a_problem_is_read_once_by_each_worker(workers):
     assert all(counts == {1} for counts in seen.values())
 
 
+def test_all_problems_of_a_family_are_sent_once(workers):
+    if workers.kind == "threads":
+        pytest.skip("threads share the driver's memory")
+    problems = [CountedProblem(f"f{at}", 10_000) for at in range(24)]
+    for problem in [*problems, *problems]:
+        assert {count for _, _, count in workers.map(ProblemLoads(), range(4), problem)} == {1}
+
+
 def test_the_least_recent_problem_is_dropped_and_sent_again(workers):
-    problems = [CountedProblem(f"q{at}") for at in range(6)]
-    for problem in [*problems, problems[0], *problems]:
-        if workers.kind == "threads":
-            assert workers.map(Draw(), [1]) is not None
-        else:
-            results = workers.map(ProblemLoads(), range(4), problem)
-            assert {name for _, name, _ in results} == {problem.name}
+    if workers.kind == "threads":
+        pytest.skip("threads share the driver's memory")
+    large = MAX_PROBLEM_BYTES // 3
+    problems = [CountedProblem(f"q{at}", large) for at in range(3)]
+    pids = set()
+    for problem in [*problems, problems[0]]:
+        results = workers.map(ProblemLoads(), range(4), problem)
+        assert {name for _, name, _ in results} == {problem.name}
+        pids |= {pid for pid, _, _ in results}
+    if len(pids) == 1:  # which has had the first one twice
+        assert {count for _, _, count in results} == {2}
+
+
+def test_problems_are_dropped_by_their_bytes_but_for_the_last():
+    recent = RecentProblems(100)
+    for key, size in (("a", 40), ("b", 40), ("a", 40), ("c", 30)):
+        recent.add(key, key.upper(), size)
+    assert [key in recent for key in "abc"] == [True, False, True]
+    recent.add("d", "D", 1000)
+    assert [key in recent for key in "acd"] == [False, False, True]
+    assert recent.get("d") == "D"
+    recent.add("e", "E", 100)
+    assert [key in recent for key in "de"] == [False, True]
 
 
 def test_a_worker_process_computes_with_one_thread(workers):

@@ -149,8 +149,8 @@ LOADS: dict[str, int] = {}
 class CountedProblem:
     """A problem that counts how often this process has read it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, size: int = 0) -> None:
+        self.name, self.content = name, bytes(size)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -10,7 +10,6 @@ not on their kind, not on their number, not on those that die.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from concurrent.futures import as_completed
@@ -280,7 +279,7 @@ def _shares(evaluations: float, count: int) -> list[float]:
 def _run_key(islands: Islands, search: Search) -> Data:
     """What the rounds of a run depend on."""
     evaluations = search.stop.left(search)
-    starts = [candidate.plan.placement for candidate in search.best_by_phase.values()]
+    starts = [PhasePlan.of(candidate) for candidate in search.best_by_phase.values()]
     return {
         "problem": problem_key(search.problem, any(auto.fuse for auto in islands.autos)),
         "seed": int(search.seed),
@@ -289,18 +288,10 @@ def _run_key(islands: Islands, search: Search) -> Data:
         "exchange": islands.exchange,
         "evaluations": None if math.isinf(evaluations) else int(evaluations),
         "auto": [_auto_key(auto) for auto in islands.autos],
-        "warm start": _digest(*starts) if starts else "",
+        "warm start": ", ".join(f"{start.phase} {start.digest}" for start in starts),
     }
 
 
 def _auto_key(auto: Auto) -> list[Any]:
     settings = [auto.chains, auto.first_evaluations, auto.exact, auto.fuse]
     return [*settings, *(proposer.name for proposer in auto.proposers)]
-
-
-def _digest(*arrays: Any) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(repr((array.shape, array.dtype.str)).encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()

@@ -121,7 +121,7 @@ class ProcessWorker:
         if not was_read(reply):
             self._sent_problems.clear()
         elif problem.key:
-            self._sent_problems.add(problem.key, None)
+            self._sent_problems.add(problem.key, None, len(problem.data))
         return read_reply(reply)
 
     def kill(self) -> None:

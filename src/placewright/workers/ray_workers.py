@@ -41,7 +41,6 @@ _ADVICE = (
     "; see that it runs at this address, and if it wants a token (ray get-auth-token), set "
     "RAY_AUTH_MODE=token here"
 )
-_SHARED_PROBLEMS = 8  # problems that the driver keeps in Ray's store
 
 
 class RayBackend:
@@ -57,7 +56,7 @@ class RayBackend:
     def __init__(self, count: int, max_bytes: int, ends_connection: bool) -> None:
         self.count = count
         self._max_bytes, self._ends_connection = max_bytes, ends_connection
-        self._problems = RecentProblems(_SHARED_PROBLEMS)
+        self._problems = RecentProblems()
         self._lock = threading.Lock()
 
     @classmethod
@@ -99,7 +98,7 @@ class RayBackend:
         """The problem in Ray's store, where each node fetches it once."""
         with self._lock:
             if key not in self._problems:
-                self._problems.add(key, ray.put(data))
+                self._problems.add(key, ray.put(data), len(data))
             return self._problems.get(key)
 
     def close(self) -> None:
@@ -206,7 +205,7 @@ class RayWorker:
         if not was_read(reply):
             self._sent_problems.clear()
         elif problem.key:
-            self._sent_problems.add(problem.key, None)
+            self._sent_problems.add(problem.key, None, len(problem.data))
         return read_reply(reply)
 
     def kill(self) -> None:

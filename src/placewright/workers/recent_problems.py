@@ -1,4 +1,4 @@
-"""The problems that a worker has: each is sent once, and the least recently used one is dropped."""
+"""The problems that a worker has: each is sent once, and the least recently used are dropped."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from typing import Any
 from placewright.problem import Problem
 from placewright.workers.messages import encode
 
-MAX_PROBLEMS = 4
+MAX_PROBLEM_BYTES = 64 * 2**20
+"""Bytes of the problems that a worker has, as they were sent: 50 of 5,000 ops."""
 
 
 class RecentProblems:
-    """The last few problems by key. A driver that does the same calls knows what its worker has."""
+    """The last problems by key, up to some bytes; the last one of all whatever its size.
 
-    def __init__(self, max_problems: int = MAX_PROBLEMS) -> None:
-        self._max_problems = max_problems
-        self._problems: OrderedDict[str, Any] = OrderedDict()
+    A driver that does the same calls knows what its worker has.
+    """
+
+    def __init__(self, max_bytes: int = MAX_PROBLEM_BYTES) -> None:
+        self._max_bytes, self._bytes = max_bytes, 0
+        self._problems: OrderedDict[str, tuple[Any, int]] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
         return key in self._problems
@@ -28,18 +32,24 @@ class RecentProblems:
     def get(self, key: str) -> Any:
         """The problem of this key, which is now the most recent one."""
         self._problems.move_to_end(key)
-        return self._problems[key]
+        return self._problems[key][0]
 
     def clear(self) -> None:
         """Drop all of them."""
         self._problems.clear()
+        self._bytes = 0
 
-    def add(self, key: str, problem: Any) -> None:
-        """Add the most recent problem, or make a known one the most recent."""
-        self._problems[key] = problem
-        self._problems.move_to_end(key)
-        while len(self._problems) > self._max_problems:
-            self._problems.popitem(last=False)
+    def add(self, key: str, problem: Any, size: int) -> None:
+        """Add the most recent problem, or make a known one the most recent.
+
+        Args:
+            size: Its bytes, as it is sent.
+        """
+        self._bytes += size - self._problems.pop(key, (None, 0))[1]
+        self._problems[key] = problem, size
+        while self._bytes > self._max_bytes and len(self._problems) > 1:
+            _, (_, dropped) = self._problems.popitem(last=False)
+            self._bytes -= dropped
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,8 +61,8 @@ class TaskRunner:
         began = time.perf_counter()
         status = _UNREADABLE
         try:
-            if len(memoryview(problem)):
-                self._problems.add(key, decode(problem))
+            if size := memoryview(problem).nbytes:
+                self._problems.add(key, decode(problem), size)
             function, values = decode(task), decode(items)
             given = self._problems.get(key) if key else None
             status = _FAILED
