@@ -204,11 +204,19 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(
-        FileError, match=r"graph\.json: cannot be written: no space left on device$"
+        FileError,
+        match=r"graph\.json: cannot be written: no space left on device; what was there before is "
+        r"unchanged: make space",
     ):
         save(chain, path)
     assert path.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error_that_says_what_to_do(chain: Graph) -> None:
+    with pytest.raises(FileError, match=r"no space left on device; .*: make space, or write else"):
+        save(chain, "/dev/full")
 
 
 def test_saving_where_no_file_can_be_is_refused(tmp_path: Path, chain: Graph) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError
 from placewright.files.header import kind_of, make_header
+from placewright.files.storage import describe_failure
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Journal:
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except (OSError, ValueError) as error:
-            raise FileError(f"{self.path}: cannot be opened: {_reason(error)}") from None
+            raise FileError(f"{self.path}: cannot be opened: {describe_failure(error)}") from None
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise FileError(f"{self.path}: is no plain file: expected a journal, or a new file")

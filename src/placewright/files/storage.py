@@ -5,6 +5,7 @@ JSON is strict: no NaN, no infinity, no key twice. A file is written whole or no
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -81,7 +82,19 @@ def write_bytes(content: bytes, path: Path) -> None:
     try:
         _replace_file(path, content)
     except (OSError, ValueError) as error:
-        raise FileError(f"cannot be written: {_reason(error)}") from None
+        raise FileError(f"cannot be written: {describe_failure(error)}") from None
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, unless it is there.
+
+    Raises:
+        FileError: It cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: cannot be made: {describe_failure(error)}") from None
 
 
 def to_json(data: Data) -> str:
@@ -175,6 +188,16 @@ def is_temporary(path: Path) -> bool:
 
 def _reason(error: Exception) -> str:
     return ((error.strerror if isinstance(error, OSError) else None) or str(error)).lower()
+
+
+def describe_failure(error: Exception) -> str:
+    """Why a file cannot be written, and what to do about it where that can be said."""
+    code, reason = error.errno if isinstance(error, OSError) else None, _reason(error)
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return f"{reason}; what was there before is unchanged: make space, or write elsewhere"
+    if code in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{reason}: write to a folder that you may write to"
+    return reason
 
 
 def _is_gzipped(path: Path) -> bool:

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from placewright.errors import ConfigError, ExecutionError, FileError
+from placewright.errors import ConfigError, ExecutionError
 from placewright.files.journal import Journal
+from placewright.files.storage import make_folder
 from placewright.plan import Plan
 from placewright.profiling.selection import MeasuredCandidate
 from placewright.solvers.cautious_choice import plan_candidate, single_device_candidates
@@ -87,10 +88,7 @@ def open_measured_environment(
     Raises:
         FileError: The folder cannot be made, or its journal cannot be used.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made: {error.strerror}") from None
+    make_folder(folder)
     with Journal(folder / JOURNAL_FILE) as journal, meter:
         meter.journal = journal
         environment = recipe.environment(problem, PlanMeasurement(meter))

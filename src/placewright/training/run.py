@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from placewright import policies
 from placewright.errors import FileError
+from placewright.files.storage import make_folder
 from placewright.logs import log_duration
 from placewright.policies.tensor_files import clear_orphans
 from placewright.training.checkpoints import (
@@ -90,10 +91,7 @@ class TrainingRun:
             return not interrupted.is_set()
 
         with catch_interrupts() as interrupted:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise FileError(f"{self.folder}: cannot be made: {error.strerror}") from None
+            make_folder(self.folder)
             clear_orphans([self.path, self.folder / POLICY_FILE])
             if not self.path.exists():
                 self.save()  # so that a run that is killed before long can be resumed
