@@ -8,6 +8,7 @@ import resource
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,6 +147,23 @@ def test_a_full_disk_is_an_error_and_leaves_the_checkpoint_before(problem, tmp_p
     resumed = TrainingRun(make_trainer(problem), tmp_path, {})
     resumed.resume()
     assert resumed.trainer.updates == 1
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_takes_the_place_of_the_one_before(
+    problem, tmp_path, monkeypatch
+):
+    """Tensors before the file that names them, and each before it gets its name."""
+    events = []
+    fsync, rename = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (events.append("sync"), fsync(file)))
+
+    def replace_file(path, target):
+        events.append(Path(target).suffix)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace_file)
+    TrainingRun(make_trainer(problem), tmp_path, {}).save()
+    assert events == ["sync", ".safetensors", "sync", ".json"]
 
 
 def test_half_a_checkpoint_is_refused_by_its_digest(problem, tmp_path):

@@ -58,8 +58,11 @@ def read_data(path: Path) -> object:
     return _from_toml(text) if is_toml(path) else _from_json(text)
 
 
-def write_data(data: Data, path: Path) -> None:
+def write_data(data: Data, path: Path, sync: bool = False) -> None:
     """Write data to a file; if that fails, an older file is unchanged.
+
+    Args:
+        sync: See `write_bytes`.
 
     Raises:
         FileError: It cannot be written there, or not in that format.
@@ -70,17 +73,21 @@ def write_data(data: Data, path: Path) -> None:
         raise FileError(f"cannot be written: {error}") from None
     if _is_gzipped(path):
         content = gzip.compress(content, compresslevel=6, mtime=0)  # same data, same bytes
-    write_bytes(content, path)
+    write_bytes(content, path, sync)
 
 
-def write_bytes(content: bytes, path: Path) -> None:
+def write_bytes(content: bytes, path: Path, sync: bool = False) -> None:
     """Write bytes to a file; if that fails, an older file is unchanged.
+
+    Args:
+        sync: Wait until the content is on the disk before it takes the older file's place, so that
+            there is one or the other even after a power failure.
 
     Raises:
         FileError: It cannot be written there.
     """
     try:
-        _replace_file(path, content)
+        _replace_file(path, content, sync)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be written: {describe_failure(error)}") from None
 
@@ -166,14 +173,18 @@ def _format_json(value: Any, pad: str) -> str:
     return "{\n" + ",\n".join(lines) + "\n" + pad + "}"
 
 
-def _replace_file(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes, sync: bool) -> None:
     if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
         path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))  # a symbolic link stays one
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # see `is_temporary`
     try:
-        temporary.write_bytes(content)
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
         if path.exists():
             temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         temporary.replace(path)

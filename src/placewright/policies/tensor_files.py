@@ -57,8 +57,8 @@ def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor
     new_name = f"{path.stem}.{_digest(content)}.safetensors"
     old_name = _tensor_file_of(path)
     try:
-        write_bytes(content, path.with_name(new_name))
-        write_data({**data, "tensors": new_name}, path)
+        write_bytes(content, path.with_name(new_name), sync=True)
+        write_data({**data, "tensors": new_name}, path, sync=True)
         if old_name is not None and old_name != new_name:
             path.with_name(old_name).unlink(missing_ok=True)
     except FileError as error:
