@@ -10,7 +10,14 @@ import pytest
 
 from placewright import Cluster, Problem, zoo
 from placewright.errors import ConfigError
-from placewright.training import PPO, Environment, Trainer, find_recipe, simulate_plans
+from placewright.training import (
+    PPO,
+    Environment,
+    Trainer,
+    TrainerHooks,
+    find_recipe,
+    simulate_plans,
+)
 from placewright.training.gradients import (
     GradientSum,
     LossGradient,
@@ -21,7 +28,7 @@ from placewright.training.gradients import (
 )
 from placewright.workers import open_workers
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 RECIPES = ("colocrl", "hierarchical", "placeto", "go")
 KINDS = ("threads:3", "processes:1", "processes:2")
@@ -103,8 +110,6 @@ def test_plans_are_sampled_alike_whoever_samples_them(problem):
 @pytest.mark.parametrize("name", ["colocrl", "colocrl-paper", "placeto", "pair"])
 def test_the_mean_gradient_of_micro_batches_is_that_of_the_batch(problem, name):
     """Losses are means over episodes, but for an entropy floor, which is 0.1 late in training."""
-    import torch
-
     recipe = find_recipe(name, groups=6, hidden=None if name == "pair" else 8)
     policy = recipe.policy_config.build(problem, 0)
     episodes = policy.act(problem, 6, seed=1, noise=1.0)
@@ -145,6 +150,59 @@ def test_gradients_have_the_same_sum_however_they_are_cut_into_runs(count):
     exact = sum(leaf.total.values.astype(np.float64) for leaf in leaves) / expected.episodes
     assert np.allclose(expected.values, exact, atol=1e-6)
     assert len(add_gradients(leaves)) == bin(count).count("1")
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    with open_workers("processes:1") as workers:
+        yield workers
+
+
+@pytest.fixture
+def process(one_process, monkeypatch):
+    """One process, and the tasks that it was given."""
+    submit, tasks = one_process.submit, []
+
+    def log_and_submit(task, *arguments):
+        tasks.append(type(task).__name__)
+        return submit(task, *arguments)
+
+    monkeypatch.setattr(one_process, "submit", log_and_submit)
+    return one_process, tasks
+
+
+def test_the_next_episodes_are_sampled_once_while_the_driver_judges_the_argmax_plan(
+    problem, process
+):
+    workers, tasks = process
+    recipe, begun = small("colocrl"), []
+    assert recipe.hooks is TrainerHooks
+    trainer = Trainer([Environment(problem)], recipe, 0, None, max_updates=3, workers=workers)
+    judge = trainer.judge_last_plan
+    trainer.judge_last_plan = lambda *plan: (begun.append(len(tasks)), judge(*plan))[1]
+    trainer.run()
+    assert tasks == ["SampleEpisodes", "ComputeGradients"] * 3
+    assert begun == [3, 5, 6]  # the third sampling has begun when the second argmax is judged
+    assert_same(trainer, run(problem, recipe, micro_batch=1))
+
+
+def test_episodes_that_were_sampled_with_other_weights_are_not_used(problem, process):
+    """Whoever watches a run may change its policy between two updates."""
+
+    def change(trainer):
+        with torch.no_grad():
+            next(iter(trainer.policy.parameters())).mul_(0.5)
+        return True
+
+    trainers = []
+    for settings in ({"workers": process[0]}, {"micro_batch": 1}):
+        environments, recipe = [Environment(problem)], small("colocrl")
+        trainer = Trainer(environments, recipe, 0, None, max_updates=3, **settings)
+        trainer.run(change)
+        trainers.append(trainer)
+    assert_same(*trainers)
+    assert not trainers[0].micro_batches.prefetch.may_guess
+    assert process[1].count("SampleEpisodes") == 4  # one was in vain, and the last
 
 
 def test_several_problems_share_an_update(problem):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ from placewright.errors import ConfigError
 from placewright.outcome import Outcome
 from placewright.training.algorithms import clipped_step
 from placewright.training.environment import JudgedPlans
+from placewright.training.episode_prefetch import EpisodePrefetch
 from placewright.training.gradients import mean_gradient, set_gradient
+from placewright.training.hooks import TrainerHooks
 from placewright.training.replica import PolicyReplica
 from placewright.training.threads import torch_threads
 from placewright.training.worker_tasks import ComputeGradients, SampledEpisodes, SampleEpisodes
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from placewright.policies import Episodes, Policy
     from placewright.problem import Problem
     from placewright.training.algorithms import Regularization
+    from placewright.training.environment import Environment
+    from placewright.training.episode_prefetch import FutureRows
     from placewright.training.recipes.base import Recipe
     from placewright.training.sampling import EpisodeRequest
     from placewright.training.trainer import Trainer
@@ -48,10 +52,12 @@ class MicroBatches:
     Args:
         size: Episodes of a micro-batch; the last one of a problem may have fewer.
         workers: Where they are computed; None for this thread.
+        prefetch: Episodes of the next update that workers have begun to sample.
     """
 
     size: int
     workers: Workers | None = None
+    prefetch: EpisodePrefetch = field(default_factory=EpisodePrefetch, repr=False)
 
     @classmethod
     def of(
@@ -84,11 +90,12 @@ class MicroBatches:
         plans that were simulated inside episodes."""
         replica = PolicyReplica.of(trainer.policy)
         environments = [trainer.environments[index] for index in indices]
-        calls = [
-            (SampleEpisodes(replica, environment.simulation), request.split(self.size))
-            for environment, request in zip(environments, requests, strict=True)
-        ]
-        results = self._run(calls, [environment.problem for environment in environments])
+        futures = self.prefetch.take(replica, indices, requests)
+        if futures is None:
+            calls, problems = self._sampling(environments, replica, requests)
+            results = self._run(calls, problems)
+        else:
+            results = _collect(futures)
         episodes: list[Episodes] = []
         judged: list[JudgedPlans | None] = []
         for environment, parts in zip(environments, results, strict=True):
@@ -97,6 +104,45 @@ class MicroBatches:
             episodes.append(trainer.policy.join_episodes([part.episodes for part in parts]))
             judged.append(_join_judged(parts))
         return episodes, judged
+
+    def prefetch_episodes(self, trainer: Trainer) -> None:
+        """Let other processes begin with the next update's episodes, by the policy as it is now.
+
+        Not where plans are measured: they would slow the argmax plan down.
+        """
+        workers, hooks, recipe = self.workers, trainer.hooks, trainer.recipe
+        if workers is None or workers.kind == "threads":  # which have no time of their own
+            return
+        # Hooks of other kinds have requests that depend on what happens until then.
+        if type(hooks) is not TrainerHooks or not self.prefetch.may_guess:
+            return
+        indices = hooks.next_problems(trainer)
+        plans = len(indices) * (recipe.episodes + 1)
+        limit = trainer.max_evaluations
+        if trainer.updates == trainer.max_updates or (
+            limit is not None and trainer.evaluations + plans > limit
+        ):
+            return
+        environments = [trainer.environments[index] for index in indices]
+        if any(environment.simulation is None for environment in trainer.environments):
+            return
+        requests = hooks.requests(trainer, indices, recipe.logit_noise(trainer.progress))
+        replica = PolicyReplica.of(trainer.policy)
+        futures = self._submit(workers, *self._sampling(environments, replica, requests))
+        self.prefetch.put(replica, indices, requests, futures)
+
+    def _sampling(
+        self,
+        environments: Sequence[Environment],
+        replica: PolicyReplica,
+        requests: Sequence[EpisodeRequest],
+    ) -> tuple[list[tuple[Task[Any], list[Any]]], list[Problem]]:
+        """The calls that sample the episodes of problems, and these problems."""
+        calls: list[tuple[Task[Any], list[Any]]] = [
+            (SampleEpisodes(replica, environment.simulation), request.split(self.size))
+            for environment, request in zip(environments, requests, strict=True)
+        ]
+        return calls, [environment.problem for environment in environments]
 
     def learn(
         self,
@@ -169,12 +215,24 @@ class MicroBatches:
                     task(problem, items)
                     for (task, items), problem in zip(calls, problems, strict=True)
                 ]
-            chunk_count = self._chunk_count(len(calls))
-            futures = [
-                [workers.submit(task, chunk, problem) for chunk in _chunks(items, chunk_count)]
-                for (task, items), problem in zip(calls, problems, strict=True)
-            ]
-            return [[result for future in row for result in future.result()] for row in futures]
+            return _collect(self._submit(workers, calls, problems))
+
+    def _submit(
+        self,
+        workers: Workers,
+        calls: Sequence[tuple[Task[Any], list[Any]]],
+        problems: Sequence[Problem],
+    ) -> FutureRows:
+        chunk_count = self._chunk_count(len(calls))
+        return [
+            [workers.submit(task, chunk, problem) for chunk in _chunks(items, chunk_count)]
+            for (task, items), problem in zip(calls, problems, strict=True)
+        ]
+
+
+def _collect(futures: FutureRows) -> list[list[Any]]:
+    """The results of each call's chunks, one after the other."""
+    return [[result for future in row for result in future.result()] for row in futures]
 
 
 def check_cpu(device: str) -> str:

@@ -15,11 +15,7 @@ from placewright.training.clock import SimulatorClock
 from placewright.training.credit import advantages_of
 from placewright.training.environment import best_plan
 from placewright.training.micro_batches import MicroBatches, check_cpu
-from placewright.training.multi_graph import (
-    MultiGraphEpisodes,
-    MultiGraphPolicy,
-    pad_columns,
-)
+from placewright.training.multi_graph import MultiGraphEpisodes, MultiGraphPolicy, pad_columns
 from placewright.training.sampling import sample_all
 from placewright.training.threads import torch_threads
 from placewright.training.updates import LEARNED, EpisodeBatch, UpdateLog
@@ -290,6 +286,8 @@ class Trainer:
         self.updates += 1
         for judged in zip(indices, batch.episodes, outcomes, strict=True):
             self.hooks.on_outcome(self, *judged)
+        if self.micro_batches is not None:
+            self.micro_batches.prefetch_episodes(self)
         greedy = [math.nan] * len(indices)
         if recipe.greedy_every and self.updates % recipe.greedy_every == 0:
             greedy = self.hooks.greedy_values(self, indices)
