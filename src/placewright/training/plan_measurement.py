@@ -111,15 +111,15 @@ def measured_best(environment: Environment, meter: Meter) -> MeasuredCandidate:
     """The best plan of an environment with its measurement.
 
     Raises:
-        ExecutionError: None of its plans could be run.
+        ExecutionError: None of its plans fits and could be run.
     """
     problem = environment.problem
-    if environment.best_placement is None:
+    if environment.best_placement is None or environment.best_key[0] > 0:
         failures = [each.failure for each in meter.measurements.values() if each.failure]
-        reason = failures[-1].strip().partition("\n")[0] if failures else "none was run"
+        reason = failures[-1].strip().partition("\n")[0] if failures else "none fits the memory"
         raise ExecutionError(
-            f"none of the {environment.evaluations} plans could be run: train without measuring, "
-            f"or fix the error of the last of them: {reason}"
+            f"none of the {environment.evaluations} plans fits and could be run: train without "
+            f"measuring, or mend what kept the last of them from running: {reason}"
         )
     plan = Plan.of(problem, environment.best_placement, environment.best_priority)
     return MeasuredCandidate(
