@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.common import add_seed, make_parser
+from benchmarks.train.training_record import training_record
 from placewright import files, zoo
 from placewright.training.go.demonstrations import (
     DemonstrationTask,
@@ -97,6 +98,16 @@ def tasks(fold: str, each: int = EACH, seed: int = 0, only: str = "") -> list[De
                 made.append(DemonstrationTask(network, str(cluster), discipline, slack))
     beginnings = tuple(only.split(",")) if only else ("",)
     return [task for task in made if task.network.startswith(beginnings)]
+
+
+def fold_networks(fold: str) -> list[str]:
+    """The networks of a fold, or of `all` folds."""
+    return [name for letter, names in FOLDS.items() if fold in (letter, "all") for name in names]
+
+
+def data_of(fold: str) -> str:
+    """What a fold's policy is trained on, in words."""
+    return f"{len(tasks(fold))} problems of {len(fold_networks(fold))} networks, fold {fold}"
 
 
 def keep_graphs(given: argparse.Namespace) -> None:
@@ -196,7 +207,8 @@ def train(given: argparse.Namespace) -> None:
     words = f"--fold {given.fold} --minutes {given.minutes:g} --imitated {given.imitated:g}"
     words += f" --samples {given.samples} --hidden {given.hidden} --seed {given.seed}"
     made_by = f"python -m benchmarks.train.train_go graphs, then teachers, then train {words}"
-    policies.save(trained.cpu(), out / f"{name}.json", made_by)
+    record = training_record(given.seed, data_of(given.fold), fold_networks(given.fold))
+    policies.save(trained.cpu(), out / f"{name}.json", made_by, record)
     figures = {
         "fold": given.fold,
         "seconds": trainer.seconds,

@@ -21,9 +21,10 @@ import numpy as np
 import placewright as pw
 from benchmarks.common import add_seed, make_parser
 from benchmarks.train.linear_trainer import LinearTrainer
+from benchmarks.train.training_record import training_record
 from placewright.policies.shipped import WEIGHTS_FOLDER
 from placewright.training.go.demonstrations import limit_memory
-from placewright.zoo.families import family
+from placewright.zoo.families import TRAINING_GRAPHS, family
 
 if TYPE_CHECKING:
     import argparse
@@ -42,20 +43,19 @@ CLUSTERS = ("2xK80", "2xP100+cpu", "3xP100+cpu", "4xK80+cpu", "2xK80+2xP100+cpu"
 """The clusters that `pair` is trained on."""
 
 
-def problems(graphs: int, seed: int, ready: float = 0.0) -> list[pw.Problem]:
-    """`graphs` training graphs of each family, each on all clusters, half with little memory.
+def training_networks(graphs: int = GRAPHS) -> list[str]:
+    """The names of `graphs` training graphs of each family."""
+    return [f"{name}:graph={at}" for name in FAMILIES for at in TRAINING_GRAPHS[:graphs]]
 
-    Args:
-        ready: The share of problems whose devices run ready ops first.
-    """
+
+def problems(graphs: int, seed: int) -> list[pw.Problem]:
+    """`graphs` training graphs of each family, each on all clusters, half with little memory."""
     rng = np.random.default_rng([seed, 2])
     problems_so_far = []
     for name in FAMILIES:
         for graph in family(name, "train")[:graphs]:
             for cluster in CLUSTERS:
                 problem = pw.Problem(graph, pw.Cluster.parse(cluster))
-                if rng.random() < ready:
-                    problem = replace(problem, discipline="ready")
                 if rng.random() < 0.5:
                     problem = limit_memory(problem, rng.uniform(1.2, 1.8))
                 problems_so_far.append(problem)
@@ -75,7 +75,10 @@ def train_pair(arguments: argparse.Namespace) -> None:
     words = f"pair --plans {arguments.plans} --seed {arguments.seed}"
     words += "" if arguments.graphs == GRAPHS else f" --graphs {arguments.graphs}"
     made_by = f"python -m benchmarks.train.train_policies {words}"
-    policy.save(Path(arguments.out) / "pair.json", made_by)
+    data = f"{arguments.graphs} training graphs of each family, each on {len(CLUSTERS)} clusters"
+    networks = training_networks(arguments.graphs)
+    record = training_record(arguments.seed, data, networks)
+    policy.save(arguments.out / "pair.json", made_by, record)
 
 
 def random_cluster(rng: np.random.Generator) -> str:
@@ -148,9 +151,12 @@ def train_placeto(arguments: argparse.Namespace) -> None:
     trainer.run(watch)
     averaged.apply_to(trainer)
     words = f"placeto --plans {arguments.plans} --each {arguments.each} --seed {arguments.seed}"
+    words += "" if arguments.graphs == GRAPHS else f" --graphs {arguments.graphs}"
     words += f" --begin {arguments.begin}" if arguments.begin else ""
     made_by = f"python -m benchmarks.train.train_policies {words}"
-    policies.save(trainer.policy, Path(arguments.out) / "placeto.json", made_by)
+    data = f"{arguments.graphs} training graphs of each family, on {arguments.each} random clusters"
+    record = training_record(arguments.seed, data, training_networks(arguments.graphs))
+    policies.save(trainer.policy, arguments.out / "placeto.json", made_by, record)
 
 
 def many_problems_recipe(recipe: Recipe) -> Recipe:
@@ -177,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     option("--begin", help="placeto: file of a policy to start from")
     add_seed(parser)
     arguments = parser.parse_args(argv)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.policy == "pair":
         arguments.plans = arguments.plans or 12_800
         train_pair(arguments)

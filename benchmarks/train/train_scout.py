@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.common import BenchmarkParser, make_parser
 from benchmarks.proposers.problems import named_problem, training
+from benchmarks.train.training_record import training_record
 from placewright.plan_batch import PlanBatch
 from placewright.solvers import Search, Stop
 from placewright.solvers.baselines import constructive_solvers
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 HOT = (0.005, 0.03, 0.01, 0.003, 0.1, 0.003, 0.001)
 """Temperatures at which annealing begins; moves are sampled after each run."""
+
+SEED = 0
+"""Of the network's first weights and the order of moves; a problem's moves have its number."""
 
 _GAIN = 1e-7  # share of the cost that counts as a gain
 
@@ -108,7 +112,7 @@ def trained(plans: list[tuple[Any, Any]], widths: list[int], epochs: int) -> Sco
     import torch
     from torch import nn
 
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     torch.set_num_threads(1)
     gains = [y < -_GAIN for _, y in plans]
     # A move that gains more counts more, next to the others of its plan.
@@ -183,7 +187,10 @@ def fit(arguments: argparse.Namespace) -> None:
         [plan for plans in problems for plan in plans], arguments.widths, arguments.epochs
     )
     arguments.out.parent.mkdir(exist_ok=True)
-    net.save(arguments.out, "python -m benchmarks.train.train_scout gather, then fit")
+    names = training()[: len(problems)]
+    data = f"moves of {len(names)} problems of benchmarks.proposers.problems"
+    record = training_record(SEED, data, [name.partition("@")[0] for name in names])
+    net.save(arguments.out, "python -m benchmarks.train.train_scout gather, then fit", record)
     print(f"wrote {arguments.out.name}: {arguments.out.stat().st_size} bytes")
 
 

@@ -21,6 +21,7 @@ from placewright.policies.policy import (
 from placewright.policies.tensor_files import load_with_tensors, save_with_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -92,11 +93,14 @@ def _load(name: str, part: str) -> Any:
     return getattr(module, getattr(entry, part))
 
 
-def save(policy: Policy, path: Path, made_by: str = "") -> None:
+def save(
+    policy: Policy, path: Path, made_by: str = "", training: Mapping[str, Any] | None = None
+) -> None:
     """Write a policy to a JSON file and its weights to a safetensors file beside it.
 
     Args:
         made_by: The command that trained it, for readers of the file.
+        training: The seed, commit and data that it was trained with, for the same readers.
 
     Raises:
         FileError: It cannot be written there.
@@ -104,6 +108,8 @@ def save(policy: Policy, path: Path, made_by: str = "") -> None:
     data = {**make_header("policy"), "policy": policy.name, "config": policy.to_config()}
     if made_by:
         data["made_by"] = made_by
+    if training:
+        data["training"] = dict(training)
     save_with_tensors(path, data, policy.state_dict())
 
 

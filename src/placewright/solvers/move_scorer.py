@@ -23,7 +23,7 @@ from placewright.files.storage import read_data, write_data
 from placewright.simulator._kernel import ScoutNet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,13 +60,15 @@ class ScoutNetwork:
                 f"expected {expected} finite numbers"
             )
 
-    def save(self, path: Path, command: str) -> None:
+    def save(self, path: Path, command: str, training: Mapping[str, Any] | None = None) -> None:
         """Write it to a JSON file.
 
         Args:
             command: The command that made it.
+            training: The seed, commit and data that it was trained with, for readers of the file.
         """
         data: dict[str, Any] = {"widths": list(self.widths), "made_by": command}
+        data |= {"training": dict(training)} if training else {}
         data["weights"] = [float(f"{weight:.5g}") for weight in self.weights]
         write_data({**make_header("policy"), "policy": "scout", "config": data}, path)
 

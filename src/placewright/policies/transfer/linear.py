@@ -84,19 +84,23 @@ class LinearPolicy(PolicyDefaults):
             raise ValueError(f"it knows features {', '.join(data['features'])}")
         return cls(LinearConfig.from_data(data))
 
-    def save(self, path: Path, made_by: str = "") -> None:
+    def save(
+        self, path: Path, made_by: str = "", training: Mapping[str, Any] | None = None
+    ) -> None:
         """Write it to one JSON file, its weights by name, which needs no torch.
 
         Args:
             made_by: The command that trained it, for readers of the file.
+            training: The seed, commit and data that it was trained with, for the same readers.
 
         Raises:
             FileError: It cannot be written there.
         """
         weights = {name: float(weight) for name, weight in zip(FEATURES, self.weights, strict=True)}
         config = {"settings": asdict(self.config), "weights": weights}
-        command = {"made_by": made_by} if made_by else {}
-        write_data({**make_header("policy"), "policy": NAME, "config": config, **command}, path)
+        notes = {"made_by": made_by} if made_by else {}
+        notes |= {"training": dict(training)} if training else {}
+        write_data({**make_header("policy"), "policy": NAME, "config": config, **notes}, path)
 
     @classmethod
     def load(cls, path: Path) -> LinearPolicy:
