@@ -98,7 +98,7 @@ class LinearPolicy(PolicyDefaults):
         """
         weights = {name: float(weight) for name, weight in zip(FEATURES, self.weights, strict=True)}
         config = {"settings": asdict(self.config), "weights": weights}
-        notes = {"made_by": made_by} if made_by else {}
+        notes: dict[str, Any] = {"made_by": made_by} if made_by else {}
         notes |= {"training": dict(training)} if training else {}
         write_data({**make_header("policy"), "policy": NAME, "config": config, **notes}, path)
 
