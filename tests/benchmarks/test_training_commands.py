@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.train import train_policies, train_scout
 from placewright import Cluster, Problem, zoo
+from placewright.policies.shipped import WEIGHTS_FOLDER
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +35,18 @@ def test_pairs_command_gives_the_same_file_in_another_process(tmp_path: Path) ->
     assert data["training"]["seed"] == 0
     assert other["training"]["seed"] == 1
     assert data["training"]["data"] == "1 training graphs of each family, each on 6 clusters"
+
+
+@pytest.mark.slow
+def test_pairs_command_gives_the_weights_that_ship(tmp_path: Path) -> None:
+    """On an x86-64 processor with the numpy of `constraints.txt`; others may round differently."""
+    train_policies.main(["pair", "--plans", "12800", "--seed", "0", "--out", str(tmp_path)])
+    made, shipped = (
+        json.loads((folder / "pair.json").read_text()) for folder in (tmp_path, WEIGHTS_FOLDER)
+    )
+    assert made["config"] == shipped["config"]
+    assert made["made_by"] == shipped["made_by"]
+    assert made["training"]["graphs"] == shipped["training"]["graphs"]
 
 
 def test_placetos_problems_are_the_same_twice() -> None:
