@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
     from placewright.problem import Problem
 
+    Figures = dict[tuple[str, int], dict[str, Any]]
+    """By problem and seed, the figures of all columns."""
+
 OWN = tuple(f"{name}:graph={at}" for name in ("cifar10", "ptb", "nmt") for at in (33, 36, 40))
 OTHER = (
     "layered:ops=800,seed=501,width=20,weights=true",
@@ -187,21 +190,24 @@ def solved(problem: Problem, solver: Any, seed: int, stop: Any = None) -> dict[s
 
 
 def show(rows: Sequence[dict[str, Any]], seconds: float) -> None:
-    figures: dict[tuple[str, int], dict[str, Any]] = {}
+    """One table by cluster and one by family, of the problems in use that `auto` has solved."""
+    figures: Figures = {}
     for row in rows:
         if row["what"] != AUTO or row["seconds"] == seconds:
             figures.setdefault((row["problem"], row["seed"]), {}).update(row["figures"])
     figures = {key: found for key, found in figures.items() if AUTO in found}
-    for section, networks in SECTIONS.items():
-        for cluster in CLUSTERS:
-            names = {f"{network}@{cluster}" for network in networks}
-            within = {key: found for key, found in figures.items() if key[0] in names}
-            if within:
-                summarise(within, f"{section}, {cluster}: over auto, {seconds:g} CPU s")
-                detail(within)
+    by_cluster(figures, seconds)
+    print()
+    by_family(figures, seconds)
 
 
-def logs_of(figures: dict[tuple[str, int], dict[str, Any]], column: str) -> dict[str, list[float]]:
+def within(figures: Figures, networks: Sequence[str], cluster: str) -> Figures:
+    """The figures of some networks on one cluster."""
+    names = {f"{network}@{cluster}" for network in networks}
+    return {key: found for key, found in figures.items() if key[0] in names}
+
+
+def logs_of(figures: Figures, column: str) -> dict[str, list[float]]:
     logs: dict[str, list[float]] = {}
     for (problem, _), found in figures.items():
         if column in found:
@@ -209,38 +215,45 @@ def logs_of(figures: dict[tuple[str, int], dict[str, Any]], column: str) -> dict
     return logs
 
 
-def summarise(figures: dict[tuple[str, int], dict[str, Any]], title: str) -> None:
-    table = Table("plan", "over auto", "95 %", "fits", "better than auto", "problems", title=title)
+def by_cluster(figures: Figures, seconds: float) -> None:
+    parts = {
+        f"{section}, {cluster}": within(figures, networks, cluster)
+        for section, networks in SECTIONS.items()
+        for cluster in CLUSTERS
+    }
+    title = f"Over auto at {seconds:g} CPU s (95 % interval); runs that fit"
+    table = Table("plan", *parts, title=title)
     for column in COLUMNS:
-        logs = logs_of(figures, column)
-        if logs:
-            mean, low, high = interval(logs)
-            runs = [found[column] for found in figures.values() if column in found]
-            fits = sum(not run["overflow"] for run in runs)
-            better = sum(np.mean(each) < 0 for each in logs.values())
-            table.row(
-                column,
-                f"{mean:.2f}",
-                f"{low:.2f} to {high:.2f}",
-                f"{fits} of {len(runs)}",
-                better,
-                len(logs),
-            )
-
-
-def detail(figures: dict[tuple[str, int], dict[str, Any]]) -> None:
-    """Families in rows, geometric means over their problems and seeds."""
-    families = sorted({family_of(problem) for problem, _ in figures})
-    shown = [column for column in COLUMNS if column != "single"]
-    print()
-    table = Table("family", *shown)
-    for family in families:
-        within = {key: found for key, found in figures.items() if family_of(key[0]) == family}
         cells = []
-        for column in shown:
-            values = [value for each in logs_of(within, column).values() for value in each]
-            cells.append(f"{np.exp(np.mean(values)):.2f}" if values else None)
-        table.row(family, *cells)
+        for part in parts.values():
+            logs = logs_of(part, column)
+            if not logs:
+                cells.append(None)
+                continue
+            mean, low, high = interval(logs)
+            runs = [found[column] for found in part.values() if column in found]
+            fits = sum(not run["overflow"] for run in runs)
+            cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f}); {fits} of {len(runs)}")
+        table.row(column, *cells)
+
+
+def by_family(figures: Figures, seconds: float) -> None:
+    """Families in rows, geometric means over their problems and seeds on either cluster."""
+    shown = [column for column in COLUMNS if column not in ("single", "expert")]
+    title = f"Over auto at {seconds:g} CPU s, on {' / on '.join(CLUSTERS)}"
+    table = Table("family", *shown, title=title)
+    for networks in SECTIONS.values():
+        for family in sorted({family_of(f"{network}@") for network in networks}):
+            own = [network for network in networks if family_of(f"{network}@") == family]
+            cells = []
+            for column in shown:
+                means = []
+                for cluster in CLUSTERS:
+                    logs = logs_of(within(figures, own, cluster), column)
+                    values = [value for each in logs.values() for value in each]
+                    means.append(f"{np.exp(np.mean(values)):.2f}" if values else "–")
+                cells.append(" / ".join(means))
+            table.row(family, *cells)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
