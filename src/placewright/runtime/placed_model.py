@@ -125,6 +125,12 @@ class PlacedModel:
                 f"the plan was made for another model: it places none of its {len(names)} "
                 f"parameters, such as {missing[0]!r}"
             )
+        for module in (self.model, *entry_modules(self.model)):
+            if not isinstance(getattr(module, "placed", None), PlacedModel | None):
+                raise PlanError(
+                    f"{type(module).__name__!r} has an attribute 'placed' of its own, the name "
+                    "under which a plan is applied: give it another one"
+                )
         gpu_names = [device.name for device in self.backend.real_devices if device.is_gpu]
         if gpu_names and not current_backend().device_count():
             name = gpu_names[0]

@@ -156,7 +156,7 @@ class NamedPlaced(nn.Module):
         return self.executor(self.placed(x))
 
 
-@odd_use(NamedPlaced, refusal="placed")
+@odd_use(NamedPlaced, refusal="has an attribute 'placed' of its own", must_refuse=True)
 def part_has_the_name_of_ours(model):
     return used(model)
 

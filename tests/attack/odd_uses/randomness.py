@@ -206,3 +206,45 @@ def layers_that_draw(model):
             (y * rows(9)).sum().backward()
         made.append(y)
     return made
+
+
+class OwnGenerator(nn.Module):
+    """Draws from a `random.Random` of its own, whose state TorchDynamo takes for a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.numbers = nn.Linear(8, 8), random.Random(4)
+
+    def forward(self, x):
+        return self.layer(x) * self.numbers.random()
+
+
+@odd_use(OwnGenerator)
+def a_generator_of_python_of_its_own(model):
+    made = [model(rows(seed)) for seed in range(3)]
+    with torch.no_grad():
+        made += [model(rows(seed)) for seed in range(3)]
+    return made, model.numbers.random()
+
+
+_numbers = random.Random(1)
+
+
+class GlobalGenerator(nn.Module):
+    """Draws from one of the program, and from one that it makes in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        _numbers.seed(1)
+
+    def forward(self, x):
+        return self.layer(x) * _numbers.randint(0, 9) + random.Random(4).random()
+
+
+@odd_use(GlobalGenerator)
+def a_generator_of_python_of_the_program(model):
+    made = [model(rows(seed)) for seed in range(3)]
+    with torch.no_grad():
+        made += [model(rows(seed)) for seed in range(3)]
+    return made

@@ -21,7 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 
 from placewright import files
-from placewright.errors import ConfigError, GraphError, nearest
+from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
@@ -32,7 +32,7 @@ from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.partition import partition_joint_graph
-from placewright.runtime.dynamo.steps import NotInFlight
+from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.eager_fallback import (
     EagerPlacement,
@@ -178,8 +178,20 @@ class PlanBackend:
             self.failures[str(error).partition("\n")[0]] += 1
             return self._eager_function(module)
 
+        is_repeatable = not (needs_gradients and has_checkpoint(module))
+
         def run(*args: Any) -> Any:
-            outputs = compiled(*args)
+            try:
+                outputs = compiled(*args)
+            except CallNotServed as error:
+                if not self.is_in_parts:  # the whole call runs eagerly
+                    raise
+                if not is_repeatable:
+                    raise ExecutionError(
+                        f"the call cannot go on after a graph break: {error}; "
+                        "make it inside model.placed.eager()"
+                    ) from error
+                return self._eager_function(module)(*args)
             note_undefined_gradients(outputs)
             return outputs
 
@@ -356,6 +368,20 @@ class PlanBackend:
             yield
         finally:
             self.thread.is_fixed = previous
+
+    @contextlib.contextmanager
+    def in_parts(self) -> Iterator[None]:
+        """Let graphs that this thread runs be parts of a call, which cannot begin again."""
+        previous, self.thread.is_in_parts = self.is_in_parts, True
+        try:
+            yield
+        finally:
+            self.thread.is_in_parts = previous
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether the call of this thread is more than one graph."""
+        return getattr(self.thread, "is_in_parts", False)
 
     @property
     def has_fixed_length(self) -> bool:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import math
 import os
+import random
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,9 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @contextlib.contextmanager
-def full_guards(max_graphs: int, has_fixed_cache: bool = False) -> Iterator[None]:
+def full_guards(
+    max_graphs: int, has_fixed_cache: bool = False, suppress_errors: bool = False
+) -> Iterator[None]:
     """Let TorchDynamo guard all that a model's graphs depend on.
 
     By default it does not guard hooks of modules. PyTorch 2.11 does not look at weights whose
@@ -58,8 +62,12 @@ def full_guards(max_graphs: int, has_fixed_cache: bool = False) -> Iterator[None
 
     Calls with a fixed cache are traced with equal symbols for equal sizes, where sizes are not
     marked as static: that takes half as long as with a symbol for each layer.
+
+    With `suppress_errors` a function that TorchDynamo fails to compile runs as Python runs it.
     """
     settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
+    if suppress_errors:
+        settings["suppress_errors"] = True
     if has_fixed_cache:
         settings |= {
             "assume_static_by_default": False,
@@ -132,6 +140,37 @@ def named_refusals() -> Iterator[None]:
         if not hasattr(error, "real_stack"):
             raise
         raise CallNotServed("TorchDynamo cannot trace it: it fails") from error
+
+
+class _SuppressedErrors(logging.Filter):
+    """Collects the errors that TorchDynamo suppresses, instead of logging them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        errors: list[BaseException] | None = getattr(self.thread, "errors", None)
+        error = record.exc_info[1] if record.exc_info else None
+        if errors is None or error is None:
+            return True
+        errors.append(error)
+        return False
+
+
+_suppressed_errors = _SuppressedErrors()
+logging.getLogger("torch._dynamo.convert_frame").addFilter(_suppressed_errors)
+
+
+@contextlib.contextmanager
+def suppressed_errors() -> Iterator[list[BaseException]]:
+    """The errors that TorchDynamo suppresses in this thread, inside the block."""
+    thread = _suppressed_errors.thread
+    previous, thread.errors = getattr(thread, "errors", None), []
+    try:
+        yield thread.errors
+    finally:
+        thread.errors = previous
 
 
 class _FrameCount:
@@ -228,6 +267,23 @@ class CodeOfModel:
 
     def _current_methods(self) -> list[Any]:
         return [kind.forward for kind in self._classes]
+
+
+def refuse_own_generators(entries: Sequence[Any]) -> None:
+    """Refuse code that draws from a `random.Random` of its own.
+
+    TorchDynamo takes its state for a constant, so that every call would draw the same numbers.
+
+    Args:
+        entries: What TorchDynamo guards.
+
+    Raises:
+        CallNotServed: There is such a generator.
+    """
+    for entry in entries:
+        value = getattr(entry, "value", None)
+        if value is random.Random or isinstance(value, random.Random):
+            raise CallNotServed("it draws from a random.Random of its own")
 
 
 def functional_code() -> list[Any]:

@@ -27,13 +27,15 @@ from placewright.runtime.dynamo.call_checks import (
     functional_code,
     named_refusals,
     reason_to_run_eagerly,
+    refuse_own_generators,
     return_from_skipped_frames,
+    suppressed_errors,
 )
 from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed_cache
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from placewright.runtime.dynamo.backend import PlanBackend
 
@@ -63,6 +65,7 @@ class ModelCalls:
         self._eager_scopes = 0
         self._lengths = DynamicLengths(model)
         self._untraceable: dict[Hashable, str] = {}  # calls that are not one graph, and why
+        self._eager_only: set[Hashable] = set()  # calls of which nothing is compiled
         self.on_drop: Callable[[], None] = lambda: None  # called when all graphs are dropped
         self._set_forward(model.forward)
 
@@ -70,6 +73,7 @@ class ModelCalls:
         """Drop all graphs; the next call is compiled again."""
         self.backend.drop_graphs()
         self._untraceable.clear()
+        self._eager_only.clear()
         self._set_forward(self.forward)
         self.on_drop()
 
@@ -93,7 +97,7 @@ class ModelCalls:
         Args:
             whole: Whether a call must be one graph; else it fails.
         """
-        options: dict[str, Any] = {"guard_filter_fn": self._zero_signs.record_guards}
+        options: dict[str, Any] = {"guard_filter_fn": self._check_guards}
         limits: dict[str, Any] = {} if IS_TORCH_2_11 else {"recompile_limit": MAX_GRAPHS}
         if self.has_static_shapes:
             limits["dynamic"] = False
@@ -102,6 +106,11 @@ class ModelCalls:
             _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
         )
         return compiled
+
+    def _check_guards(self, entries: Sequence[Any]) -> list[bool]:
+        """Check and record what TorchDynamo guards; all guards are kept."""
+        refuse_own_generators(entries)
+        return self._zero_signs.record_guards(entries)
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Call the model: as one graph, else as several, else eagerly."""
@@ -119,19 +128,17 @@ class ModelCalls:
             try:
                 if not reason:
                     with self.backend.fixed_length(is_fixed):
-                        return self._try_compiled(compiled, args, kwargs)
+                        return self._try_whole(compiled, args, kwargs)
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace it: {compile_error_text(error)}"
                 self._untraceable[call_shape(args, kwargs)] = reason
             except CallNotServed as error:
                 reason = str(error)
-            try:
-                if self._may_break(reason):
-                    with warnings.catch_warnings():  # of what TorchDynamo itself does at a break
-                        warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")
-                        return self._try_compiled(self._compiled_in_parts, args, kwargs)
-            except (*COMPILE_ERRORS, CallNotServed) as error:
-                reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
+            if self._may_break(reason) and shape not in self._eager_only:
+                try:
+                    return self._run_in_parts(args, kwargs)
+                except CallNotServed as error:
+                    reason = str(error)
         if self.backend.dry_run is not None:
             raise GraphError(f"{type(self.model).__name__!r} cannot be captured: {reason}")
         self.count_eager_call(reason)
@@ -150,27 +157,48 @@ class ModelCalls:
         elif self._code.changed:
             self.drop_graphs()
 
-    def _try_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a compiled function.
+    def _try_whole(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function that was compiled as one graph.
 
         Raises:
             CallNotServed: The function does not serve the call; nothing of it has run.
-            ExecutionError: What follows a graph break failed to compile.
         """
         runs = self.backend.run_count
-        try:
-            outputs = self.run_compiled(compiled, args, kwargs)
-        except (*COMPILE_ERRORS, CallNotServed) as error:
-            if self.backend.run_count == runs:
-                raise
-            raise ExecutionError(
-                f"the call cannot go on after a graph break: {compile_error_text(error)}; "
-                "make it inside model.placed.eager()"
-            ) from error
-        if self.backend.run_count == runs and compiled is not self._compiled_in_parts:
+        outputs = self.run_compiled(compiled, args, kwargs)
+        if self.backend.run_count == runs:
             reason = "TorchDynamo skips the model's forward"
             self._untraceable[call_shape(args, kwargs)] = f"{reason}: recompile limit or disabled"
             self.eager_calls[reason] += 1
+        return outputs
+
+    def _run_in_parts(self, args: Any, kwargs: Any) -> Any:
+        """Call the model as several graphs; what TorchDynamo fails to compile runs as in Python.
+
+        So the call need not begin again after an error, when a part of it has run.
+
+        Raises:
+            CallNotServed: Nothing of the call has run.
+            ExecutionError: What follows a graph break failed to compile.
+        """
+        backend, shape = self.backend, call_shape(args, kwargs)
+        runs = backend.run_count
+        with warnings.catch_warnings(), suppressed_errors() as errors, backend.in_parts():
+            warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")
+            warnings.filterwarnings("ignore", "Dynamo does not know how to trace")
+            try:
+                outputs = self.run_compiled(self._compiled_in_parts, args, kwargs)
+            except COMPILE_ERRORS as error:
+                text = compile_error_text(error)
+                if backend.dry_run is not None and backend.run_count == runs:
+                    raise CallNotServed(f"TorchDynamo cannot trace a part of it: {text}") from error
+                raise ExecutionError(
+                    f"the call cannot go on after a graph break: {text}; "
+                    "make it inside model.placed.eager()"
+                ) from error
+        if errors and backend.run_count == runs:
+            self._eager_only.add(shape)
+            text = compile_error_text(errors[0])
+            self.count_eager_call(f"TorchDynamo cannot trace a part of it: {text}")
         return outputs
 
     def _may_break(self, reason: str) -> bool:
@@ -204,7 +232,11 @@ class ModelCalls:
         """
         is_whole = compiled is not self._compiled_in_parts
         self.backend.thread.signature = self._signature
-        guards = full_guards(MAX_GRAPHS, compiled is self._compiled_with_fixed_cache)
+        guards = full_guards(
+            MAX_GRAPHS,
+            has_fixed_cache=compiled is self._compiled_with_fixed_cache,
+            suppress_errors=not is_whole and self.backend.dry_run is None,
+        )
         with guards, named_refusals(), return_from_skipped_frames(is_whole):
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
