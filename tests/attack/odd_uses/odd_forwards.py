@@ -7,8 +7,9 @@ import weakref
 
 import torch
 from attack.odd_uses.harness import odd_use, rows
-from attack.odd_uses.networks import plain
+from attack.odd_uses.networks import images, plain
 from torch import nn
+from torch.nn import functional
 
 
 class StepsItself(nn.Module):
@@ -187,4 +188,66 @@ def gradients_of_unused_parts_are_none(model):
         y, z = model(rows(turn), turn != 2)
         (z if turn == 1 else y).sum().backward()
         made.append([weight.grad is None for weight in model.parameters()])
+    return made
+
+
+class Resizes(nn.Module):
+    """Resizes images in many ways; AOTAutograd has other implementations of all of them."""
+
+    example = staticmethod(images)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x):
+        y = self.first(x)
+        made = [functional.interpolate(y, size=(9, 7), mode=mode) for mode in MODES]
+        y = y.float()
+        made += [functional.interpolate(y, (9, 7), mode=mode, antialias=True) for mode in SMOOTH]
+        y = self.last(sum(made).transpose(2, 3))
+        return y, functional.interpolate(y.flatten(2), scale_factor=1.7, mode="linear")
+
+
+MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
+SMOOTH = ("bilinear", "bicubic")
+
+
+@odd_use(Resizes)
+def images_are_resized(model):
+    made = []
+    for size in (8, 8, 11):
+        x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(size))
+        with torch.no_grad():
+            made += model(x)
+        for dtype in (None, torch.bfloat16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
+                outputs = model(x)
+            sum(output.float().square().sum() for output in outputs).backward()
+            made += outputs
+    return made
+
+
+class MarginLosses(nn.Module):
+    """Losses that AOTAutograd has other implementations of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x):
+        y, classes = self.layer(x), torch.arange(4)
+        several = torch.tensor([[0, 2, -1, 1, 1]] * 4)
+        return functional.multi_margin_loss(y, classes) + functional.multilabel_margin_loss(
+            y, several
+        )
+
+
+@odd_use(MarginLosses)
+def losses_of_margins(model):
+    made = []
+    for seed in range(3):
+        loss = model(rows(seed))
+        loss.backward()
+        made.append(loss)
     return made

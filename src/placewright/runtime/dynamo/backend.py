@@ -23,6 +23,7 @@ from torch._dynamo.exc import RestartAnalysis
 from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
+from placewright.frontends.pytorch.whole_kernels import whole_kernels
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
     check_reentrant,
@@ -160,7 +161,12 @@ class PlanBackend:
 
         try:
             preserved = contextlib.nullcontext() if needs_gradients else preserve_whole_ops()
-            with warnings.catch_warnings(), preserved, backward_without_autocast():
+            with (
+                warnings.catch_warnings(),
+                whole_kernels(),
+                preserved,
+                backward_without_autocast(),
+            ):
                 warnings.simplefilter("ignore")  # of what PyTorch finds odd while it traces
                 compiled: Callable[..., Any] = aot_autograd(
                     fw_compiler=compiler,
