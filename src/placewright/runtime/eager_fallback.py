@@ -16,16 +16,18 @@ import contextlib
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
 from placewright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
     from placewright.runtime.real_devices import RealDevice
@@ -76,6 +78,33 @@ def memory_caps(limits: Mapping[int, int]) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def rerun_checkpoints(new_scope: Callable[[], EagerPlacement]) -> Iterator[None]:
+    """Let reentrant checkpoints that are made inside the block run again under a placement.
+
+    Such a checkpoint runs its function again in the backward pass, after the call, maybe in another
+    thread, where no placement is active: it would find weights on several devices.
+
+    Args:
+        new_scope: Makes a placement of its own for a second run.
+    """
+    kind: Any = checkpoint.CheckpointFunction
+    apply = kind.apply
+
+    def apply_under_placement(function: Any, *args: Any) -> Any:
+        def run(*values: Any) -> Any:
+            modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[attr-defined]
+            if any(isinstance(mode, EagerPlacement) for mode in modes):
+                return function(*values)
+            with new_scope():
+                return function(*values)
+
+        return apply(run, *args)
+
+    with mock.patch.object(kind, "apply", apply_under_placement):
+        yield
+
+
 class EagerPlacement(TorchFunctionMode):
     """While it is active, PyTorch functions run on the devices that a plan names.
 
@@ -99,6 +128,10 @@ class EagerPlacement(TorchFunctionMode):
         self.prefetches: dict[int, tuple[torch.Tensor, Any]] = {}
         self.copy_streams: dict[torch.device, Any] = {}
         self.next_index = 0
+
+    def for_rerun(self) -> EagerPlacement:
+        """The same placement for another thread; it prefetches nothing, and has no limits."""
+        return EagerPlacement(self.compute_devices, {})
 
     def begin_call(self) -> None:
         """Begin a call."""

@@ -39,6 +39,7 @@ from placewright.runtime.eager_fallback import (
     EagerPlacement,
     find_compute_devices,
     memory_caps,
+    rerun_checkpoints,
 )
 from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
@@ -414,7 +415,7 @@ class PlanBackend:
         with self._eager_lock:
             mode = self._eager_placement()
             mode.begin_call()
-            with memory_caps(mode.limits), mode:
+            with memory_caps(mode.limits), rerun_checkpoints(mode.for_rerun), mode:
                 yield
 
     def _eager_placement(self) -> EagerPlacement:
