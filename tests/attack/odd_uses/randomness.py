@@ -248,3 +248,26 @@ def a_generator_of_python_of_the_program(model):
     with torch.no_grad():
         made += [model(rows(seed)) for seed in range(3)]
     return made
+
+
+class LazyLast(nn.Module):
+    """The last layer has its weights drawn in the first call."""
+
+    is_exportable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 6), nn.LazyLinear(4)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+
+@odd_use(LazyLast)
+def weights_are_drawn_in_the_first_call(model):
+    made = []
+    for seed in range(3):
+        y = model(rows(seed))
+        y.sum().backward()
+        made += [y, torch.rand(2)]
+    return made

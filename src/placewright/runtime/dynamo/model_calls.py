@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import types
 import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from placewright.errors import ExecutionError, GraphError
@@ -64,6 +66,7 @@ class ModelCalls:
         self._zero_signs = ZeroSigns()
         self._eager_scopes = 0
         self._lengths = DynamicLengths(model)
+        self._may_be_lazy = True  # until all weights have been seen to have a shape
         self._untraceable: dict[Hashable, str] = {}  # calls that are not one graph, and why
         self._eager_only: set[Hashable] = set()  # calls of which nothing is compiled
         self.on_drop: Callable[[], None] = lambda: None  # called when all graphs are dropped
@@ -215,6 +218,11 @@ class ModelCalls:
         reason = reason_to_run_eagerly(args, kwargs)
         if functional_code() != self._functional:
             reason = "functions of torch.nn.functional are replaced"
+        if self._may_be_lazy:
+            weights = itertools.chain(self.model.parameters(), self.model.buffers())
+            self._may_be_lazy = any(is_lazy(weight) for weight in weights)
+            if self._may_be_lazy:  # TorchDynamo would draw them, and set the generator back
+                reason = "lazy modules have no weights yet"
         if self._eager_scopes:
             reason = "it is inside `placed.eager()`"
         if not reason and self._zero_signs.differ(
