@@ -338,6 +338,15 @@ class ZeroSigns:
         return False
 
 
+def check_guards(zero_signs: ZeroSigns, entries: Sequence[Any]) -> list[bool]:
+    """Check and record what TorchDynamo guards; all guards are kept.
+
+    It is no method of the calls: TorchDynamo would keep the model as long as its code.
+    """
+    refuse_own_generators(entries)
+    return zero_signs.record_guards(entries)
+
+
 def compile_error_text(error: BaseException) -> str:
     """The first line of an error of TorchDynamo's."""
     if isinstance(error, FailOnRecompileLimitHit):

@@ -14,6 +14,7 @@ from placewright.errors import ExecutionError, GraphError, PlanError
 from placewright.frontends.pytorch.aot_graph import (
     capture_aot_graph,
     changed_inputs,
+    gradient_input,
     is_saved,
     output_nodes,
 )
@@ -138,6 +139,14 @@ class CompiledGraph:
     def _find_outputs(self) -> None:
         """Find what the graph returns, and which outputs its gradients depend on."""
         graph, joint = self.module.graph, self.joint
+        kinds = [kind for _, kind in output_nodes(graph)]
+        trains = any(is_saved(kind) or gradient_input(kind) is not None for kind in kinds)
+        self._gradient_inputs = [
+            (index, node.meta["desc"].idx)
+            for index, node in enumerate(self.placeholders)
+            if trains and hasattr(node.meta.get("desc"), "idx") and not is_scalar(node)
+        ]
+        """Where inputs of the compiled function are among the arguments, if gradients follow."""
         if not any(node.name.startswith("tangents") for node in self.placeholders):
             joint.outputs = [kind for _, kind in output_nodes(graph) if not is_saved(kind)]
         self._gradient_sources = GradientSources(graph, joint.outputs)
@@ -186,11 +195,8 @@ class CompiledGraph:
                 graph = self.at_sizes(args)
             if graph is not self:
                 return graph(args)
-        for index, (node, value) in enumerate(zip(self.placeholders, args, strict=True)):
-            if isinstance(value, torch.Tensor):
-                self.joint.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = (
-                    value.device
-                )
+        for index, input_index in self._gradient_inputs:
+            self.joint.input_devices[input_index] = args[index].device
         if self._changed_indices:
             self._check_overlap(args)
         if not self._gradient_sources.has_tangents:

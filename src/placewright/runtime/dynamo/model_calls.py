@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import types
@@ -23,13 +24,13 @@ from placewright.runtime.dynamo.call_checks import (
     CodeOfModel,
     ZeroSigns,
     call_shape,
+    check_guards,
     compile_error_text,
     first_tensor,
     full_guards,
     functional_code,
     named_refusals,
     reason_to_run_eagerly,
-    refuse_own_generators,
     return_from_skipped_frames,
     suppressed_errors,
 )
@@ -37,7 +38,7 @@ from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from placewright.runtime.dynamo.backend import PlanBackend
 
@@ -100,7 +101,9 @@ class ModelCalls:
         Args:
             whole: Whether a call must be one graph; else it fails.
         """
-        options: dict[str, Any] = {"guard_filter_fn": self._check_guards}
+        options: dict[str, Any] = {
+            "guard_filter_fn": functools.partial(check_guards, self._zero_signs)
+        }
         limits: dict[str, Any] = {} if IS_TORCH_2_11 else {"recompile_limit": MAX_GRAPHS}
         if self.has_static_shapes:
             limits["dynamic"] = False
@@ -109,11 +112,6 @@ class ModelCalls:
             _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
         )
         return compiled
-
-    def _check_guards(self, entries: Sequence[Any]) -> list[bool]:
-        """Check and record what TorchDynamo guards; all guards are kept."""
-        refuse_own_generators(entries)
-        return self._zero_signs.record_guards(entries)
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Call the model: as one graph, else as several, else eagerly."""
