@@ -22,7 +22,8 @@ void check(const PathSweep& sweep) {
                sweep.transfer_row.size() == static_cast<size_t>(sweep.groups) * sweep.groups &&
                sweep.first_edge.front() == 0 && sweep.first_edge.back() == static_cast<int64_t>(edges);
   const int64_t rows = sweep.tensor_count ? static_cast<int64_t>(sweep.transfer.size()) / sweep.tensor_count : 0;
-  for (const int64_t row : sweep.transfer_row) right = right && row < rows;
+  // Without tensors there is no edge, so that no row is read.
+  for (const int64_t row : sweep.transfer_row) right = right && (sweep.tensor_count == 0 || row < rows);
   for (const int64_t tensor : sweep.tensors) right = right && tensor >= 0 && tensor < sweep.tensor_count;
   for (size_t op = 0; right && op < ops; ++op) {
     right = sweep.first_edge[op] <= sweep.first_edge[op + 1];

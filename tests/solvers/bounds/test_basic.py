@@ -122,3 +122,13 @@ def test_equal_rows_are_found_as_numpy_finds_them():
         found_first, found_kind = _distinct_rows(rows)
         np.testing.assert_array_equal(found_first, first)
         np.testing.assert_array_equal(found_kind, kind.ravel())
+
+
+def test_a_graph_without_tensors_has_a_bound():
+    graph = Graph("none", (Op("a", flops=2e9), Op("b", flops=3e9)))
+    devices = tuple(
+        Device(name, rates={"float32": 1e9}, memory_bandwidth=1e9) for name in ("one", "two")
+    )
+    links = {pair: Link(1e9) for pair in (("one", "two"), ("two", "one"))}
+    problem = Problem(graph, Cluster("two", devices, links))
+    assert bound(problem) == pytest.approx(3.0)  # b takes 3e9 / 1e9 s on either device
