@@ -93,7 +93,8 @@ def rerun_checkpoints(new_scope: Callable[[], EagerPlacement]) -> Iterator[None]
 
     def apply_under_placement(function: Any, *args: Any) -> Any:
         def run(*values: Any) -> Any:
-            modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[attr-defined]
+            overrides: Any = torch.overrides
+            modes = overrides._get_current_function_mode_stack()
             if any(isinstance(mode, EagerPlacement) for mode in modes):
                 return function(*values)
             with new_scope():

@@ -36,7 +36,7 @@ from placewright.frontends.pytorch.experts import grouped_gradients
 from placewright.frontends.pytorch.shapes import has_unlimited_size
 from placewright.frontends.pytorch.torch_version import check_planning
 from placewright.frontends.pytorch.values import input_names, tensors_in
-from placewright.frontends.pytorch.whole_kernels import whole_kernels
+from placewright.frontends.pytorch.whole_kernels import keep_whole_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -435,7 +435,7 @@ def _joint_graph(
         contextlib.ExitStack() as stack,
         torch.backends.mkldnn.flags(enabled=False),
         grouped_gradients(),
-        whole_kernels(),
+        keep_whole_kernels(),
     ):
         joint = aot_export_joint_with_descriptors(stack, module, args, kwargs)
     graph = joint.graph_module.graph

@@ -27,7 +27,7 @@ _KEYS = ("CompositeImplicitAutograd", "Autograd")
 
 
 @contextlib.contextmanager
-def whole_kernels() -> Iterator[None]:
+def keep_whole_kernels() -> Iterator[None]:
     """Let AOTAutograd trace the kernels that PyTorch runs without a compiler."""
     hidden: list[tuple[Any, dict[Any, Any]]] = []
     keys = [getattr(torch._C.DispatchKey, name) for name in _KEYS]
