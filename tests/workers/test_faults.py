@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -186,17 +187,21 @@ with open_workers({spec!r}) as workers:
 def run_driver(spec: str, then: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     """A driver whose workers run, and all the processes below it; it is killed at the end."""
     code = DRIVER.format(folder=str(Path(__file__).parent), spec=spec, then=then)
-    driver = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    with driver:
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as driver,
+    ):
         try:
             assert driver.stdout is not None
-            assert driver.stdout.readline() == "ready\n"  # without what tasks print
+            first_line = driver.stdout.readline()
+            errors.seek(0)
+            assert first_line == "ready\n", errors.read()  # without what tasks print
             yield driver, children(driver.pid)
         finally:
             driver.kill()

@@ -120,7 +120,8 @@ def _start_cluster(cpus: int) -> None:
     settings: Any = ray._private.ray_constants
     previous = getattr(settings, "ENABLE_RAY_CLUSTER", True)
     settings.ENABLE_RAY_CLUSTER = False
-    try:
+
+    def start() -> None:
         ray.init(
             address="local",
             num_cpus=cpus,
@@ -128,6 +129,15 @@ def _start_cluster(cpus: int) -> None:
             _node_ip_address=_LOOPBACK,
             **_QUIET,
         )
+
+    try:
+        try:
+            start()
+        except (ConnectionError, RuntimeError, TimeoutError) as error:
+            # On a busy machine its servers are late, or one's port was taken in the meantime.
+            logger.info("Ray did not start, and is started again: %s", _first_line(error))
+            ray.shutdown()
+            start()
     finally:
         settings.ENABLE_RAY_CLUSTER = previous
     address = str(ray.get_runtime_context().gcs_address)
