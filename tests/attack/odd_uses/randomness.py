@@ -208,7 +208,7 @@ def layers_that_draw(model):
     return made
 
 
-class OwnGenerator(nn.Module):
+class PythonGenerator(nn.Module):
     """Draws from a `random.Random` of its own, whose state TorchDynamo takes for a constant."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class OwnGenerator(nn.Module):
         return self.layer(x) * self.numbers.random()
 
 
-@odd_use(OwnGenerator)
+@odd_use(PythonGenerator)
 def a_generator_of_python_of_its_own(model):
     made = [model(rows(seed)) for seed in range(3)]
     with torch.no_grad():
