@@ -186,7 +186,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"placewright"}
     assert not [name for name in names if "go-a" in name or "go-b" in name or "report.json" in name]
     assert [name for name in names if name.endswith("licenses/LICENSE")]
-    assert wheel.stat().st_size < 3e6
+    assert wheel.stat().st_size < 3.5e6  # 3.2e6, of which 0.7e6 are weights of GO
 
 
 def test_the_sdist_is_what_a_build_needs(built):
