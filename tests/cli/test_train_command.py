@@ -76,7 +76,7 @@ def test_any_workers_and_none_end_with_the_same_policy(run, tmp_path):
     small = ("--groups", "6", "--hidden", "8", "--evaluations", "40", "--json")
     ran = [
         run("train", "colocrl", *MODEL, *small, *mode, "--run-dir", f"run{at}").data
-        for at, mode in enumerate((("--workers", "threads:2"), ("--micro-batch", "1")))
+        for at, mode in enumerate((("--workers", "threads:2"), ("--micro-batch", "2")))
     ]
     assert ran[0]["rows"] == ran[1]["rows"]
     policies = [next((tmp_path / f"run{at}").glob("policy.*.safetensors")) for at in range(2)]
@@ -86,8 +86,8 @@ def test_any_workers_and_none_end_with_the_same_policy(run, tmp_path):
     alone = run("train", "--resume", "run0", *more).data
     helped = run("train", "--resume", "run1", *more, "--workers", "threads:3").data
     assert alone["rows"] == helped["rows"]
-    other = run("train", "--resume", "run0", "--micro-batch", "2")
-    assert "was begun with micro_batch 1" in other.err
+    other = run("train", "--resume", "run0", "--micro-batch", "1")
+    assert "was begun with micro_batch 2" in other.err
     run("train", "colocrl", *MODEL, *small, "--run-dir", "whole")
     whole = run("train", "--resume", "whole", "--workers", "threads:2")
     assert whole.status == 1

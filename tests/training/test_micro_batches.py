@@ -26,6 +26,7 @@ from placewright.training.gradients import (
     mean_gradient,
     set_gradient,
 )
+from placewright.training.micro_batches import default_size
 from placewright.workers import open_workers
 
 torch = pytest.importorskip("torch")
@@ -73,11 +74,11 @@ _in_process = {}
 
 def in_process(problem, name):
     if name not in _in_process:
-        _in_process[name] = run(problem, small(name), micro_batch=default_size(name))
+        _in_process[name] = run(problem, small(name), micro_batch=small_size(name))
     return _in_process[name]
 
 
-def default_size(name):
+def small_size(name):
     return {"colocrl": 1, "hierarchical": 4, "placeto": 1, "go": 1}[name]
 
 
@@ -93,8 +94,7 @@ def assert_same(trainer, expected):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_workers_of_any_kind_and_number_end_with_the_weights_of_one_process(problem, name, workers):
-    trainer = run(problem, small(name), workers=workers)
-    assert trainer.micro_batches.size == default_size(name)
+    trainer = run(problem, small(name), workers=workers, micro_batch=small_size(name))
     assert any(row.gradient > 0 for row in trainer.log if row.phase == "reinforcement")
     assert_same(trainer, in_process(problem, name))
 
@@ -177,7 +177,8 @@ def test_the_next_episodes_are_sampled_once_while_the_driver_judges_the_argmax_p
     workers, tasks = process
     recipe, begun = small("colocrl"), []
     assert recipe.hooks is TrainerHooks
-    trainer = Trainer([Environment(problem)], recipe, 0, None, max_updates=3, workers=workers)
+    settings = {"max_updates": 3, "workers": workers, "micro_batch": 1}
+    trainer = Trainer([Environment(problem)], recipe, 0, None, **settings)
     judge = trainer.judge_last_plan
     trainer.judge_last_plan = lambda *plan: (begun.append(len(tasks)), judge(*plan))[1]
     trainer.run()
@@ -195,7 +196,7 @@ def test_episodes_that_were_sampled_with_other_weights_are_not_used(problem, pro
         return True
 
     trainers = []
-    for settings in ({"workers": process[0]}, {"micro_batch": 1}):
+    for settings in ({"workers": process[0], "micro_batch": 1}, {"micro_batch": 1}):
         environments, recipe = [Environment(problem)], small("colocrl")
         trainer = Trainer(environments, recipe, 0, None, max_updates=3, **settings)
         trainer.run(change)
@@ -212,7 +213,7 @@ def test_several_problems_share_an_update(problem):
     expected = run(problems, recipe, micro_batch=1)
     assert {row.problem for row in expected.log} == {0, 1, 2}
     with open_workers("threads:3") as workers:
-        assert_same(run(problems, recipe, workers=workers), expected)
+        assert_same(run(problems, recipe, workers=workers, micro_batch=1), expected)
 
 
 def test_plans_are_measured_in_the_driver(problem):
@@ -224,9 +225,8 @@ def test_plans_are_measured_in_the_driver(problem):
 
     recipe = small("colocrl")
     with open_workers("threads:2") as workers:
-        trainer = Trainer(
-            [Environment(problem, measure)], recipe, 0, None, max_updates=2, workers=workers
-        )
+        settings = {"max_updates": 2, "workers": workers, "micro_batch": 1}
+        trainer = Trainer([Environment(problem, measure)], recipe, 0, None, **settings)
         trainer.run()
     assert measured[0] == recipe.episodes
     assert sum(measured) == trainer.evaluations
@@ -264,3 +264,12 @@ def test_what_micro_batches_cannot_do_is_refused(problem):
     policy.__class__ = type("MyPolicy", (type(policy),), {})
     with pytest.raises(ConfigError, match=r"MyPolicy is none of them.*train it without workers"):
         make(micro_batch=1, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "tied", "size"), [(3, 1, 2), (4, 4, 4), (16, 1, 8), (24, 4, 8), (128, 1, 16)]
+)
+def test_micro_batches_are_large_by_default_and_two_or_more_where_episodes_allow(
+    episodes, tied, size
+):
+    assert default_size(episodes, tied) == size

@@ -42,7 +42,14 @@ if TYPE_CHECKING:
     from placewright.training.trainer import Trainer
     from placewright.workers import Task, Workers
 
-_PARTS = 8  # micro-batches of an update by default
+_MAX_PARTS = 8  # micro-batches of an update by default
+_FULL_SIZE = 8  # episodes; smaller micro-batches, ColocRL's of 2 say, take twice as long for each
+
+
+def default_size(episodes: int, tied: int = 1) -> int:
+    """Episodes of a micro-batch: an eighth of an update, or eight, but no more than half of it."""
+    size = max(math.ceil(episodes / _MAX_PARTS), min(_FULL_SIZE, math.ceil(episodes / 2)))
+    return math.ceil(size / tied) * tied
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +80,7 @@ class MicroBatches:
         PolicyReplica.of(policy)
         tied = policy.tied_episodes
         if size is None:
-            size = math.ceil(recipe.episodes / _PARTS / tied) * tied
+            size = default_size(recipe.episodes, tied)
         if size < 1 or (size % tied and size < recipe.episodes):
             raise ConfigError(
                 f"micro-batches of {size} episodes: expected a multiple of {tied}, since "

@@ -55,7 +55,8 @@ class Trainer:
         max_updates: Updates to make; None for no limit.
         max_seconds: Seconds to train; None for no limit.
         workers: Where micro-batches are computed; in this process by default.
-        micro_batch: Episodes of a micro-batch; with workers an eighth of an update by default.
+        micro_batch: Episodes of a micro-batch; with workers 8 by default, or an eighth of an
+            update if that is more, and no more than half of it.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ def train_policy(
             "--micro-batch",
             metavar="N",
             min=1,
-            help="Episodes of a micro-batch. [default: with --workers an eighth of an update]",
+            help="Episodes of a micro-batch. [default: with --workers 8, or an eighth of all]",
             rich_help_panel=panels.RUN,
         ),
     ] = None,
