@@ -9,16 +9,16 @@ PyTorch's allocator for GPUs retains memory, too.
 from __future__ import annotations
 
 import ctypes
-import platform
 import queue
 import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
+from placewright.malloc_options import ARENA_MAX, MMAP_MAX, TRIM_THRESHOLD, set_malloc_options
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of malloc.h
 _INT_MAX = 2**31 - 1
 _LARGE_BLOCK = 65 << 20  # bytes that only the main arena can retain: heaps of others have 64 MiB
 _MAX_ARENAS = 256  # more than a process has
@@ -33,10 +33,7 @@ def retain_freed_memory() -> bool:
     than the main one return memory whatever the settings, so threads that make large tensors use
     `run_in_main_arena`.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    settings = {_TRIM_THRESHOLD: _INT_MAX, _MMAP_MAX: 0, _ARENA_MAX: 1}
-    return all(bool(_libc().mallopt(option, value)) for option, value in settings.items())
+    return set_malloc_options({TRIM_THRESHOLD: _INT_MAX, MMAP_MAX: 0, ARENA_MAX: 1})
 
 
 def run_in_main_arena(work: Callable[[], None]) -> None:

@@ -7,19 +7,12 @@ time of an update of 5,000 ops.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import sys
+from placewright.malloc_options import MMAP_THRESHOLD, TRIM_THRESHOLD, set_malloc_options
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # <malloc.h> of glibc
 _MAX_FREE_BYTES = 256 * 2**20  # at the end of the heap; more is returned to the system
 _MAX_HEAP_BYTES = 32 * 2**20  # of one array; larger ones are returned as soon as they are freed
 
 
 def keep_freed_memory() -> None:
     """Keep up to 256 MiB of freed memory in this process (glibc only; elsewhere do nothing)."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # another C library
-            library = ctypes.CDLL(None)
-            library.mallopt(_MMAP_THRESHOLD, _MAX_HEAP_BYTES)
-            library.mallopt(_TRIM_THRESHOLD, _MAX_FREE_BYTES)
+    set_malloc_options({MMAP_THRESHOLD: _MAX_HEAP_BYTES, TRIM_THRESHOLD: _MAX_FREE_BYTES})
