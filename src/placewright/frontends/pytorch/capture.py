@@ -24,6 +24,7 @@ from placewright.frontends.pytorch.copies import (
     copy_shapes,
     copy_values,
 )
+from placewright.frontends.pytorch.decompositions import hide_decompositions
 from placewright.frontends.pytorch.errors import (
     as_graph_error,
     describe_error,
@@ -36,7 +37,6 @@ from placewright.frontends.pytorch.experts import grouped_gradients
 from placewright.frontends.pytorch.shapes import has_unlimited_size
 from placewright.frontends.pytorch.torch_version import check_planning
 from placewright.frontends.pytorch.values import input_names, tensors_in
-from placewright.frontends.pytorch.whole_kernels import keep_whole_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -435,7 +435,7 @@ def _joint_graph(
         contextlib.ExitStack() as stack,
         torch.backends.mkldnn.flags(enabled=False),
         grouped_gradients(),
-        keep_whole_kernels(),
+        hide_decompositions(),
     ):
         joint = aot_export_joint_with_descriptors(stack, module, args, kwargs)
     graph = joint.graph_module.graph

@@ -23,7 +23,7 @@ from torch._dynamo.exc import RestartAnalysis
 from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
-from placewright.frontends.pytorch.whole_kernels import keep_whole_kernels
+from placewright.frontends.pytorch.decompositions import hide_decompositions
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
     check_reentrant,
@@ -164,7 +164,7 @@ class PlanBackend:
             preserved = contextlib.nullcontext() if needs_gradients else preserve_whole_ops()
             with (
                 warnings.catch_warnings(),
-                keep_whole_kernels(),
+                hide_decompositions(),
                 preserved,
                 backward_without_autocast(),
             ):

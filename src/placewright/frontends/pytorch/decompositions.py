@@ -1,4 +1,4 @@
-"""Whole kernels: ops that AOTAutograd would replace by parts which round otherwise than PyTorch.
+"""Hides decompositions of AOTAutograd that round otherwise than the kernels PyTorch runs.
 
 Without a compiler PyTorch resizes images in one kernel. While AOTAutograd traces, these ops have
 implementations in Python, of index arithmetic: results differ in the last bits, the backward pass
@@ -27,7 +27,7 @@ _KEYS = ("CompositeImplicitAutograd", "Autograd")
 
 
 @contextlib.contextmanager
-def keep_whole_kernels() -> Iterator[None]:
+def hide_decompositions() -> Iterator[None]:
     """Let AOTAutograd trace the kernels that PyTorch runs without a compiler."""
     hidden: list[tuple[Any, dict[Any, Any]]] = []
     keys = [getattr(torch._C.DispatchKey, name) for name in _KEYS]
