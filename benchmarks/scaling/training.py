@@ -89,6 +89,8 @@ class Mode:
         last = self.trainer.updates + updates
         began, cpu_began = time.perf_counter(), time.process_time()
         self.trainer.run(lambda trainer: trainer.updates < last)
+        if self.trainer.micro_batches is not None:  # episodes sampled ahead, beside the next mode
+            self.trainer.micro_batches.prefetch.wait()
         if measured:
             episodes = updates * self.trainer.recipe.episodes
             self.seconds.append((time.perf_counter() - began) / episodes)

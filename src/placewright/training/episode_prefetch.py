@@ -6,6 +6,7 @@ the same requests. So it changes no result, and a wrong guess costs the workers'
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,11 @@ class EpisodePrefetch:
     ) -> None:
         """Keep what workers have begun to sample."""
         self._guess = _Guess(replica, indices, requests, futures)
+
+    def wait(self) -> None:
+        """Wait until workers have sampled what was guessed: a measurement ends with idle workers."""
+        if self._guess is not None:
+            wait([future for row in self._guess.futures for future in row])
 
     def take(
         self, replica: PolicyReplica, indices: list[int], requests: Sequence[EpisodeRequest]
