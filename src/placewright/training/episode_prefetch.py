@@ -58,7 +58,7 @@ class EpisodePrefetch:
         self._guess = _Guess(replica, indices, requests, futures)
 
     def wait(self) -> None:
-        """Wait until workers have sampled what was guessed: a measurement ends with idle workers."""
+        """Wait until workers have sampled what was guessed, so that a measurement ends there."""
         if self._guess is not None:
             wait([future for row in self._guess.futures for future in row])
 
