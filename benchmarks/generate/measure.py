@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     option(
         "--out", type=Path, help="file of lines; else out/generate.jsonl or generate-small.jsonl"
     )
+    option("--logs", type=Path, default=Path("out/generate-logs"), help="folder of cells' stderr")
     option("--table", action="store_true", help="print what is there, run nothing")
     option("--cell", nargs=3, metavar=("MODEL", "LIMIT", "WAY"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -158,13 +159,22 @@ def _run_process(
     command = [sys.executable, "-m", __spec__.name, "--cell", model, str(limit), way]
     command += ["--prompt", str(arguments.prompt), *(["--small"] if arguments.small else [])]
     env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    ran = subprocess.run(
-        command, capture_output=True, text=True, timeout=arguments.timeout, env=env, cwd=ROOT
-    )
+    arguments.logs.mkdir(parents=True, exist_ok=True)
+    log = arguments.logs / f"{model}-{limit:g}-{way}.log"
+    with log.open("w") as errors:
+        ran = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            timeout=arguments.timeout,
+            env=env,
+            cwd=ROOT,
+        )
     lines = ran.stdout.strip().splitlines()
     if ran.returncode or not lines:
-        errors = ran.stderr.strip().splitlines() or [f"ended with {ran.returncode}"]
-        return {"error": errors[-1][:300]}
+        said = log.read_text().strip().splitlines() or [f"ended with {ran.returncode}"]
+        return {"error": said[-1][:300]}
     return dict(json.loads(lines[-1]))
 
 
@@ -178,7 +188,7 @@ def run_cell(model: str, share: float, way: str, arguments: argparse.Namespace) 
     if device().type == "cpu":
         torch.set_num_threads(1)
     subject = SUBJECTS[model]
-    weights = weight_bytes(build(model, arguments.small))
+    weights = weight_bytes(build(model, arguments.small, "meta"))
     limit = int(weights * share)
     mix = calls_of(model, arguments.small, arguments.prompt, NEW_TOKENS)
     began = time.perf_counter()
