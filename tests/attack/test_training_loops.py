@@ -14,6 +14,15 @@ def test_a_small_network_ends_with_the_same_weights(network):
     assert compare(network, "adam", "alternating") == []
 
 
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_on_a_gpu_ends_with_the_same_weights(network, optimizer):
+    assert compare(network, optimizer, "gpu") == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
