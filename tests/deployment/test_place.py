@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 
@@ -340,6 +341,26 @@ def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
         model.placed.remove()
         model, _ = place(llama(), MIX, machine(1), limits={"gpu0": needed}, budget=1.0, fresh=True)
         assert torch.equal(tokens(model, 4000, 1), tokens(own, 4000, 1))
+
+
+def test_what_libraries_need_is_part_of_a_limit():
+    model, own = llama(), llama()
+    size = sum(weight.nbytes for weight in model.parameters())
+    cluster, reserve = machine(1), size // 4
+    devices = tuple(
+        device if device.kind == "cpu" else replace(device, reserve=reserve)
+        for device in cluster.devices
+    )
+    cluster, limits = replace(cluster, devices=devices), {"gpu0": size}
+    with fake_gpus():
+        with pytest.raises(PlanError, match=f"libraries need {reserve:,} there for themselves"):
+            place(model, MIX, cluster, limits={"gpu0": reserve})
+        model, _ = place(model, MIX, cluster, limits=limits, budget=1.0)
+        assert torch.equal(tokens(model), tokens(own))  # and is not refused
+        plan = model.placed.backend.plan
+        devices = dict(zip(plan.ops, plan.placement.tolist(), strict=True))
+        on_gpu = [w.nbytes for name, w in model.named_parameters() if devices[name] == 1]
+        assert 0 < sum(on_gpu) < size - reserve
 
 
 class Widens(Chain):

@@ -21,6 +21,7 @@ from placewright.deployment.workload_problem import (
     device_that_fits,
     single_device,
 )
+from placewright.device import HOST
 from placewright.errors import ConfigError, FileError, PlanError
 from placewright.problem import Constraints
 from placewright.runtime.memory_limits import MemoryLimits
@@ -75,7 +76,8 @@ def place(
     memory for the whole model, the model is moved there, and nothing else is done.
 
     Args:
-        limits: Memory that may be used, by device: bytes or text such as `{"gpu0": "4GiB"}`.
+        limits: Memory that may be used, by device: bytes or text such as `{"gpu0": "4GiB"}`. What
+            libraries need on a GPU for themselves (64 MiB) is part of it.
         workload: What the model will be called with; by default `Generate()`.
         cluster: `here`: this machine, measured; `here:workers=4`: with four CPU workers; or a
             cluster, whose op times are estimated and not measured.
@@ -138,6 +140,7 @@ class _Placement:
             raise ConfigError(
                 "the model has weights on meta: give their safetensors files, weights=..."
             )
+        self._check_limits(costs.cluster)
         key = digest_facts(
             {
                 **model_facts(self.model),
@@ -202,6 +205,23 @@ class _Placement:
             note(self._where())
         return self.model
 
+    # -- limits --------------------------------------------------------------------------------
+
+    def _check_limits(self, cluster: Cluster) -> None:
+        """Refuse limits that leave nothing for a plan."""
+        for name, reserve in _gpu_reserves(cluster).items():
+            limit = self.limits.get(name)
+            if limit is not None and limit <= reserve:
+                raise PlanError(
+                    f"the limit of {name} is {limit:,} bytes, and libraries need {reserve:,} there "
+                    "for themselves: raise it"
+                )
+
+    def _usable(self, cluster: Cluster) -> dict[str, int]:
+        """What a plan may use of each limit: libraries need the rest of a GPU's."""
+        reserves = _gpu_reserves(cluster)
+        return {name: limit - reserves.get(name, 0) for name, limit in self.limits.items()}
+
     # -- calls ---------------------------------------------------------------------------------
 
     def _calls(
@@ -243,7 +263,7 @@ class _Placement:
             calls = capture_calls(placed, mix)
             note(f"{mix.text}: {', '.join(_describe(call) for call in calls)}")
         with self.stages.line("measured") as note:
-            workload, text = build_workload(calls, costs, self.limits)
+            workload, text = build_workload(calls, costs, self._usable(costs.cluster))
             note(text)
         device = device_that_fits(workload)
         if device is not None:
@@ -252,7 +272,7 @@ class _Placement:
             )
             return StoredPlan.on_one_device(device), None
         result = self._solve_workload(workload, fresh)
-        _check_fits(result)
+        _check_fits(result, costs.cluster)
         flops = [call.flops for call in calls]
         device = single_device(result.plan)
         if device is not None and not costs.has_gpus:
@@ -282,7 +302,7 @@ class _Placement:
             )
             note(f"{self.mix.text}: {len(program.graph):,} ops")
         with self.stages.line("measured") as note:
-            problem, text = costs.problem(program, self.limits)
+            problem, text = costs.problem(program, self._usable(costs.cluster))
             note(text)
         with self.stages.line("plan") as note:
             start = None if fresh else find_start(self.store, problem)
@@ -290,7 +310,7 @@ class _Placement:
             result = solve(problem, warm_start=plan, budget=self.budget, seed=self.seed)
             text = f"{result.objective_value * 1e3:.4g} ms for a step"
             note(text + ("" if start is None else f"; {start.text}"))
-        _check_fits(result)
+        _check_fits(result, costs.cluster)
         stored = StoredPlan.of(result, optimizer=self.mix.optimizer)
         self._apply_stored(stored, costs.cluster)
         store_result(self.store, problem, result, self._name)
@@ -370,16 +390,23 @@ def _result_text(result: WorkloadResult) -> str:
     return f"{parts}; {result.objective_value:.4g} s in all, gap {result.gap:.1%}"
 
 
-def _check_fits(result: Any) -> None:
+def _gpu_reserves(cluster: Cluster) -> dict[str, int]:
+    """Bytes that libraries need on each GPU, by its name."""
+    return {d.name: d.reserve for d in cluster.devices if d.kind != HOST}
+
+
+def _check_fits(result: Any, cluster: Cluster) -> None:
     """Refuse a plan that does not fit, with limits that would do."""
     if result.fits:
         return
+    reserves = _gpu_reserves(cluster)
     calls = getattr(result, "calls", (result,))
     needed: dict[str, int] = {}
     for call in calls:
         for use in call.devices:
             if use.peak > use.limit:
-                needed[use.name] = max(needed.get(use.name, 0), use.peak)
+                least = use.peak + reserves.get(use.name, 0)
+                needed[use.name] = max(needed.get(use.name, 0), least)
     texts = ", ".join(f"{name}={size / 2**30:.2f}GiB" for name, size in needed.items())
     raise PlanError(
         f"no plan was found that keeps the limits: the best needs {texts}; raise them, or give "
