@@ -41,6 +41,7 @@ from placewright.workers import Workers, open_workers
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from contextlib import AbstractContextManager
 
 SECTIONS = {
     "training": ("layered:ops=5000", "4xP100+cpu"),
@@ -116,6 +117,8 @@ def measure_training(task: Task, arguments: Namespace, results: ResultFile) -> N
         )
 
     with ExitStack() as stack:
+        if "ray" in arguments.kinds:  # one process has one Ray cluster
+            stack.enter_context(_ray_cluster(sum(arguments.workers)))
         size = arguments.micro_batch
         modes = [Mode(WHOLE, make_trainer(None, None)), Mode(ALONE, make_trainer(None, size))]
         for name in names:
@@ -140,6 +143,12 @@ def measure_training(task: Task, arguments: Namespace, results: ResultFile) -> N
                     "cpu_seconds": mode.cpu_seconds,
                 }
             )
+
+
+def _ray_cluster(cpus: int) -> AbstractContextManager[None]:
+    from placewright.workers.ray_workers import local_cluster
+
+    return local_cluster(cpus)
 
 
 def _check_equal(modes: list[Mode]) -> None:
@@ -181,12 +190,10 @@ def print_training(task: Task, results: ResultFile) -> None:
 
 def measure_asynchronous(task: Task, arguments: Namespace, results: ResultFile) -> None:
     """Train with one controller for each seed, then with several up to the target."""
-    for seed in arguments.seeds:
-        _measure_run(task, arguments, results, 1, seed, 0.0)
+    _measure_runs(task, arguments, results, 1, 0.0)
     target = find_target(task, arguments, results)
     for count in arguments.controllers:
-        for seed in arguments.seeds:
-            _measure_run(task, arguments, results, count, seed, target)
+        _measure_runs(task, arguments, results, count, target)
 
 
 def find_target(task: Task, arguments: Namespace, results: ResultFile) -> float:
@@ -195,24 +202,16 @@ def find_target(task: Task, arguments: Namespace, results: ResultFile) -> float:
     return statistics.median(row["best"] for row in rows)
 
 
-def _measure_run(
-    task: Task,
-    arguments: Namespace,
-    results: ResultFile,
-    count: int,
-    seed: int,
-    target: float,
+def _measure_runs(
+    task: Task, arguments: Namespace, results: ResultFile, count: int, target: float
 ) -> None:
-    own = {
-        "section": "asynchronous",
-        **asdict(task),
-        "plans": arguments.plans,
-        "controllers": count,
-        "samples": arguments.samples,
-        "seed": seed,
-        "target": target,
+    """Train with each seed that is not in the file, on workers that have begun."""
+    missing = {
+        seed: own
+        for seed in arguments.seeds
+        if _asynchronous_key(own := _run_of(task, arguments, count, seed, target)) not in results
     }
-    if _asynchronous_key(own) in results:
+    if not missing:
         return
     problem, recipe = task.problem(), task.find_recipe()
     controllers = Controllers(count, arguments.samples)
@@ -222,25 +221,43 @@ def _measure_run(
             [Environment(problem)], recipe, workers, controllers, 0, None, max_updates=4 * count
         )
         warm_up.run(lambda trainer: min(trainer.baseline.batches) < 1)  # type: ignore[attr-defined]
-        environment = Environment(problem)
-        trainer = AsynchronousTrainer([environment], recipe, workers, controllers, seed, budget)
-        trainer.run(lambda _: environment.best_key > (0.0, target))
-    row = results.append(
-        {
-            **own,
-            "best": environment.best_key[1] if environment.best_key[0] == 0 else inf,
-            "judged": environment.evaluations,
-            "updates": trainer.updates,
-            "seconds": trainer.seconds,
-            "staleness": statistics.mean(entry.stats["staleness"] for entry in trainer.log),
-            "history": [list(point) for point in environment.history],
-        }
-    )
-    print(
-        f"{count} controllers, seed {seed}: {row['best']:.6g} s after {row['judged']:,} plans "
-        f"and {row['seconds']:.1f} s",
-        flush=True,
-    )
+        for seed, own in missing.items():
+            environment = Environment(problem)
+            trainer = AsynchronousTrainer([environment], recipe, workers, controllers, seed, budget)
+            cpu_began = time.process_time()
+            trainer.run(lambda _, of=environment: of.best_key > (0.0, target))
+            row = results.append(
+                {
+                    **own,
+                    "best": environment.best_key[1] if environment.best_key[0] == 0 else inf,
+                    "judged": environment.evaluations,
+                    "updates": trainer.updates,
+                    "seconds": trainer.seconds,
+                    "driver_seconds": time.process_time() - cpu_began,
+                    "staleness": statistics.mean(entry.stats["staleness"] for entry in trainer.log),
+                    "history": [list(point) for point in environment.history],
+                }
+            )
+            print(
+                f"{count} controllers, seed {seed}: {row['best']:.6g} s after {row['judged']:,} "
+                f"plans and {row['seconds']:.1f} s",
+                flush=True,
+            )
+
+
+def _run_of(
+    task: Task, arguments: Namespace, count: int, seed: int, target: float
+) -> dict[str, Any]:
+    """What distinguishes a run from others."""
+    return {
+        "section": "asynchronous",
+        **asdict(task),
+        "plans": arguments.plans,
+        "controllers": count,
+        "samples": arguments.samples,
+        "seed": seed,
+        "target": target,
+    }
 
 
 def time_to(row: dict[str, Any], target: float) -> tuple[float, float]:
@@ -308,17 +325,7 @@ def _asynchronous_rows(
     task: Task, arguments: Namespace, results: ResultFile, count: int, target: float
 ) -> list[dict[str, Any]]:
     keys = {
-        _asynchronous_key(
-            {
-                **asdict(task),
-                "plans": arguments.plans,
-                "controllers": count,
-                "samples": arguments.samples,
-                "seed": seed,
-                "target": target,
-            }
-        )
-        for seed in arguments.seeds
+        _asynchronous_key(_run_of(task, arguments, count, seed, target)) for seed in arguments.seeds
     }
     return [row for row in results.rows if _key(row) in keys]
 

@@ -22,6 +22,8 @@ from placewright.workers.task_runner import TaskRunner, read_reply, was_read
 from placewright.workers.worker_backend import WorkerLost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placewright.workers.task_runner import Reply
     from placewright.workers.worker_backend import Request
     from placewright.workers.worker_spec import WorkerKind, WorkerSpec
@@ -106,6 +108,19 @@ class RayBackend:
         self._problems.clear()
         if self._ends_connection:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def local_cluster(cpus: int) -> Iterator[None]:
+    """A cluster on this machine for a `with` block, in which several `open_workers` share it.
+
+    Workers that start a cluster of their own have one with a CPU for each of them, and no more.
+    """
+    _start_cluster(cpus)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _start_cluster(cpus: int) -> None:
