@@ -169,6 +169,9 @@ class FakeCuda:
     def current_stream(self, device):
         return self.stream
 
+    def open_context(self, device):
+        pass
+
     def set_stream(self, stream):
         pass
 

@@ -3,8 +3,9 @@
 Calls with a cache that grows with every token, a branch on a value or a backward pass are not
 captured. Every PyTorch function then runs on the device where the plan has the ops of the module
 whose weights it reads, else on the device of its first tensor; inputs of other devices are copied
-there. Streamed weights are prefetched in the order of the previous call. This works for every call
-that works without a plan.
+there, and copied back if the function changes them. Streamed weights are prefetched in the order
+of the previous call. On a GPU, autocast of the host casts as it does there. This works for every
+call that works without a plan.
 
 Where the model has limits, the allocator of each GPU is capped for the time of the call. A function
 that needs more memory gets it from prefetched weights; else the error names the function.
@@ -27,11 +28,15 @@ from placewright.runtime.cuda.backend import current_backend
 from placewright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
     from placewright.runtime.real_devices import RealDevice
 
+_CHANGING_FUNCTIONS = frozenset({"batch_norm", "instance_norm"})
+"""Functions that write into statistics which their schemas do not declare as changed."""
+_SPARSE_FUNCTIONS = frozenset({"embedding", "embedding_bag"})
+"""Functions whose gradients may be sparse: PyTorch's own copies refuse those."""
 _IN_PLACE_FUNCTIONS = frozenset({"__setitem__", "copy_", "set_"})
 _REQUEST = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|[KMGT]iB)")
 _GPU = re.compile(r"\bGPU (\d+)")
@@ -79,17 +84,24 @@ def memory_caps(limits: Mapping[int, int]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def rerun_checkpoints(new_scope: Callable[[], EagerPlacement]) -> Iterator[None]:
-    """Let reentrant checkpoints that are made inside the block run again under a placement.
+def rerun_checkpoints(
+    new_scope: Callable[[], EagerPlacement], gpus: Iterable[torch.device] = ()
+) -> Iterator[None]:
+    """Let checkpoints that are made inside the block run again as they ran first.
 
-    Such a checkpoint runs its function again in the backward pass, after the call, maybe in another
-    thread, where no placement is active: it would find weights on several devices.
+    A reentrant one runs its function again in the backward pass, after the call, maybe in another
+    thread, where no placement is active: it would find weights on several devices. And a checkpoint
+    stores the random states of its arguments' devices, not of those where its functions run.
 
     Args:
         new_scope: Makes a placement of its own for a second run.
+        gpus: The GPUs of the placement.
     """
     kind: Any = checkpoint.CheckpointFunction
-    apply = kind.apply
+    functions: Any = checkpoint
+    apply, infer_type = kind.apply, functions._infer_device_type
+    get_states = functions.get_device_states
+    on_gpus = [torch.empty(0, device=gpu) for gpu in gpus]
 
     def apply_under_placement(function: Any, *args: Any) -> Any:
         def run(*values: Any) -> Any:
@@ -102,7 +114,18 @@ def rerun_checkpoints(new_scope: Callable[[], EagerPlacement]) -> Iterator[None]
 
         return apply(run, *args)
 
-    with mock.patch.object(kind, "apply", apply_under_placement):
+    def get_states_of_gpus(*args: Any) -> Any:
+        return get_states(*on_gpus)
+
+    def infer_type_of_gpus(*args: Any) -> Any:
+        return infer_type(*on_gpus)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(kind, "apply", apply_under_placement))
+        if on_gpus:
+            patch = mock.patch.object
+            stack.enter_context(patch(checkpoint, "get_device_states", get_states_of_gpus))
+            stack.enter_context(patch(checkpoint, "_infer_device_type", infer_type_of_gpus))
         yield
 
 
@@ -186,11 +209,13 @@ class EagerPlacement(TorchFunctionMode):
             self.compute_devices.get(id(value), value.device) != value.device for value in tensors
         ):
             return func(*args, **kwargs)
-        target = self._target(name, tensors)
-        return func(
-            *(self._to_device(value, target) for value in args),
-            **{key: self._to_device(value, target) for key, value in kwargs.items()},
-        )
+        copies = _Copies(self, self._target(name, tensors), name in _SPARSE_FUNCTIONS)
+        moved_args = [copies.of(value) for value in args]
+        moved_kwargs = {key: copies.of(value) for key, value in kwargs.items()}
+        with _autocast_as_on_host(copies.target):
+            outputs = func(*moved_args, **moved_kwargs)
+        copies.write_back(name in _CHANGING_FUNCTIONS)
+        return outputs
 
     def _target(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.device:
         """A function's device: of the tensor it changes, a weight, or its first tensor."""
@@ -203,20 +228,7 @@ class EagerPlacement(TorchFunctionMode):
         non_scalars = [tensor for tensor in tensors if tensor.dim() > 0]
         return non_scalars[0].device if non_scalars else first_tensor.device
 
-    def _to_device(self, value: Any, target: torch.device) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.device == target:
-                return value
-            return (
-                self._weight_on(value, target)
-                if id(value) in self.compute_devices
-                else value.to(target)
-            )
-        if isinstance(value, list | tuple) and type(value) in (list, tuple):
-            return type(value)(self._to_device(item, target) for item in value)
-        return value
-
-    def _weight_on(self, weight: torch.Tensor, target: torch.device) -> torch.Tensor:
+    def weight_on(self, weight: torch.Tensor, target: torch.device) -> torch.Tensor:
         """A copy of a weight on another device; copies of the next weights are started, too."""
         if target.type != "cuda" or (torch.is_grad_enabled() and weight.requires_grad):
             return weight.to(target)
@@ -257,6 +269,74 @@ class EagerPlacement(TorchFunctionMode):
                 event = current_backend().new_event()
                 event.record(stream)
             self.prefetches[id(next_weight)] = copy, event
+
+
+class _Copies:
+    """The arguments of a function on its device.
+
+    Args:
+        placement: Says which tensors are weights, and copies them.
+        target: The device.
+        is_sparse: Whether gradients of the copies may be sparse.
+    """
+
+    def __init__(self, placement: EagerPlacement, target: torch.device, is_sparse: bool) -> None:
+        self.placement, self.target, self.is_sparse = placement, target, is_sparse
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+
+    def of(self, value: Any) -> Any:
+        """An argument, with its tensors on the device."""
+        if isinstance(value, torch.Tensor):
+            return value if value.device == self.target else self._copy(value)
+        if isinstance(value, list | tuple) and type(value) in (list, tuple):
+            return type(value)(self.of(item) for item in value)
+        return value
+
+    def _copy(self, value: torch.Tensor) -> torch.Tensor:
+        if self.is_sparse and value.requires_grad and torch.is_grad_enabled():
+            copy_function: Any = _SparseGradientCopy
+            copy: torch.Tensor = copy_function.apply(value, self.target)
+        elif id(value) in self.placement.compute_devices:
+            copy = self.placement.weight_on(value, self.target)
+        else:
+            copy = value.to(self.target)
+        if not copy.is_inference():
+            self._pairs.append((value, copy, copy._version))
+        return copy
+
+    def write_back(self, all_statistics: bool) -> None:
+        """Copy back what the function has changed.
+
+        Args:
+            all_statistics: Also every tensor that needs no gradient: what changed is not known.
+        """
+        for value, copy, version in self._pairs:
+            is_statistic = all_statistics and not value.requires_grad and value.is_leaf
+            if copy._version != version or is_statistic:
+                with torch.no_grad():
+                    value.copy_(copy)
+
+
+class _SparseGradientCopy(torch.autograd.Function):
+    """A copy on another device, whose gradient may be sparse."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, target: torch.device) -> torch.Tensor:
+        ctx.device = value.device
+        return value.to(target)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0].to(ctx.device), None
+
+
+def _autocast_as_on_host(target: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Autocast for a function on a GPU, where autocast of the host is on and its own is not."""
+    if target.type != "cuda" or not torch.is_autocast_enabled("cpu"):
+        return contextlib.nullcontext()
+    if torch.is_autocast_enabled("cuda"):
+        return contextlib.nullcontext()
+    return torch.autocast("cuda", torch.get_autocast_dtype("cpu"))
 
 
 def _is_in_place(name: str) -> bool:

@@ -22,7 +22,7 @@ from placewright.runtime.step_states import StateMemory, StepStates
 from placewright.runtime.weight_storage import place_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from placewright.graph import Tensor
@@ -52,6 +52,8 @@ class Executor:
         pack_weights: Whether streamed weights may move in the host's memory, so that neighbours are
             copied together; anything that holds their old addresses breaks.
         host_kernels: Whether products of few rows on the CPU may use our own kernel, if faster.
+        replaced_weights: Positions of weights whose data a program has replaced; see
+            `place_weights`.
 
     Raises:
         PlanError: The plan does not place the program's ops.
@@ -72,6 +74,7 @@ class Executor:
         staging_buffers: dict[str, torch.Tensor] | None = None,
         pack_weights: bool = True,
         host_kernels: HostKernels = True,
+        replaced_weights: Collection[int] = (),
     ) -> None:
         self.program, self.plan = program, plan
         self.real_devices = self._find_devices(device_map)
@@ -81,7 +84,7 @@ class Executor:
         if isinstance(weights, torch.nn.Module):
             weights = model_tensors(program, weights)
         self.resident = place_weights(
-            program, weights, self.instructions, self.real_devices, pack_weights
+            program, weights, self.instructions, self.real_devices, pack_weights, replaced_weights
         )
         self.kept_tensors: dict[Tensor, torch.Tensor] = {}
         self._keep_tensors = tuple(dict.fromkeys(keep_tensors))

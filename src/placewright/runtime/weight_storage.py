@@ -14,7 +14,7 @@ from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.huge_pages import use_huge_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from placewright.graph import Tensor
     from placewright.runtime.instructions import DeviceInstructions, Instructions
@@ -32,6 +32,7 @@ def place_weights(
     instructions: Instructions,
     real_devices: Sequence[RealDevice],
     pack_weights: bool = True,
+    replaced: Collection[int] = (),
 ) -> list[ResidentTensors]:
     """Move a model's weights and states to the devices of the plan.
 
@@ -41,6 +42,8 @@ def place_weights(
     Args:
         tensors: The model's own tensor of each weight and stored state, by position.
         pack_weights: Whether streamed weights may also become adjacent, to be copied together.
+        replaced: Positions of weights whose data a program has replaced. It may know that memory by
+            another name, too, so they are streamed from where they are, pinned or not.
 
     Returns:
         The resident tensors of each device.
@@ -61,7 +64,8 @@ def place_weights(
     for real_device, device_instructions in zip(real_devices, instructions.per_device, strict=True):
         if pack_weights and device_instructions.staging is not None and real_device.is_gpu:
             for batch in device_instructions.staging.batches:
-                _pack_contiguous(program, tensors, batch)
+                if not any(copy.tensor[0] in replaced for copy in batch):
+                    _pack_contiguous(program, tensors, batch)
     all_resident: list[ResidentTensors] = [{} for _ in real_devices]
     for real_device, resident, device_instructions in zip(
         real_devices, all_resident, instructions.per_device, strict=True
@@ -75,7 +79,8 @@ def place_weights(
                         f"{program.graph.ops[position].name!r} has no data yet: load the model's "
                         "weights first, or give them to apply(weights=...)"
                     )
-                resident[tensor] = _move_weight(weight, real_device, position in pinned)
+                is_pinned = position in pinned and position not in replaced
+                resident[tensor] = _move_weight(weight, real_device, is_pinned)
         add_views(program, device_instructions, real_device, resident)
     for real_device, resident, device_instructions in zip(
         real_devices, all_resident, instructions.per_device, strict=True
@@ -194,7 +199,8 @@ def _move_weight(weight: torch.Tensor, real_device: RealDevice, pinned: bool) ->
                 f"no memory for weights on {real_device.name!r}: {error}"
             ) from error
         weight.data = data
-    if pinned and target.type == "cpu" and not data.is_pinned():
+    # Weights that overlap themselves, such as expanded ones, cannot be written to as they are.
+    if pinned and target.type == "cpu" and not data.is_pinned() and _is_dense((0, data)):
         data = current_backend().pin(data)
         weight.data = data
     elif not pinned and not real_device.is_gpu:

@@ -67,7 +67,7 @@ class Prints(Inner):
         return y
 
 
-@odd_use(Prints)
+@odd_use(Prints, gpu=False)  # it prints where its tensors are
 def print_and_log(model):
     stream, out = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(stream)

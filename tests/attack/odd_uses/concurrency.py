@@ -182,7 +182,7 @@ def number_of_threads_changes(model):
     return made, found, model(rows()), torch.get_num_threads()
 
 
-@odd_use(plain)
+@odd_use(plain, gpu=False)  # DataParallel itself wants GPUs where there are some
 def data_parallel_replicas_of_the_host(model):
     """DataParallel without a GPU calls the module itself."""
     parallel = nn.DataParallel(model)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,9 @@ WATCHDOG = 120
 
 GPU_TOLERANCE = 2e-3
 STREAMING_TOLERANCE = 1e-5  # streamed weights are aligned otherwise, so sums differ in a last bit
+
+GPU_WARNING = "RNN module weights are not part of single contiguous chunk of memory"
+"""Streamed weights of recurrent networks are not, and cuDNN says so once."""
 
 CASES: dict[str, OddUse] = {}
 """All odd uses, by name."""
@@ -335,6 +338,8 @@ def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
         return judge_isolated(case, kind)
     if not case.isolated:
         load_examples()
+    if kind == "gpu" and case.optimizer == "adam":  # which makes steps of gradients that are noise
+        case = replace(case, optimizer="momentum")
     own, own_warnings = observe(case, None)
     placed, placed_warnings = observe(case, kind)
     if isinstance(placed, Raised):  # by Placewright, or by PyTorch's compiler
@@ -351,5 +356,6 @@ def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
         found = [
             f"warns where the model does not: {category}: {placed_warnings[category][:200]}"
             for category in sorted(new_warnings)
+            if not (kind == "gpu" and GPU_WARNING in placed_warnings[category])
         ]
     return found

@@ -6,6 +6,7 @@ backend alone, so that tests can run it without a GPU.
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,6 +71,9 @@ class Backend(Protocol):
     def current_stream(self, device: torch.device) -> CudaStream:
         """The stream that this thread issues to on a GPU."""
 
+    def open_context(self, device: torch.device) -> None:
+        """Make a GPU's context this thread's, which cuBLAS warns of where it is missing."""
+
     def set_stream(self, stream: CudaStream) -> None:
         """Let this thread issue to a stream from now on."""
 
@@ -128,6 +132,7 @@ class TorchCuda:
         import torch
 
         self._torch: Any = torch
+        self._opened = threading.local()
         self._cuda: Any = torch.cuda
 
     def device_count(self) -> int:
@@ -160,6 +165,12 @@ class TorchCuda:
     def current_stream(self, device: torch.device) -> CudaStream:
         stream: CudaStream = self._cuda.current_stream(device)
         return stream
+
+    def open_context(self, device: torch.device) -> None:
+        opened = self._opened.__dict__.setdefault("devices", set())
+        if device not in opened:  # the autograd engine's threads have none
+            self._cuda.current_stream(device).query()
+            opened.add(device)
 
     def set_stream(self, stream: CudaStream) -> None:
         self._cuda.set_stream(stream)

@@ -73,6 +73,8 @@ class Issuer:
     def run_until(self, number: int) -> bool:
         """Issue ops until a step is complete on the GPUs; false if stopped before that."""
         devices = {cuda_device.device for cuda_device in self.cuda_devices.values()}
+        for device in devices:
+            self.backend.open_context(device)
         previous_streams = {device: self.backend.current_stream(device) for device in devices}
         try:
             with torch.no_grad():

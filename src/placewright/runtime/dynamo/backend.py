@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
+from torch.nn.parameter import is_lazy
 
 from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
@@ -47,7 +48,7 @@ from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import plan_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.plan import Plan
@@ -99,6 +100,7 @@ class PlanBackend:
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
         self.graphs: list[CompiledGraph] = []
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
+        self._addresses: dict[int, int] = {}  # of weights that were placed, by id
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self._run_counts = threading.local()
@@ -116,7 +118,7 @@ class PlanBackend:
         self._eager_lock = threading.RLock()
         if sibling is not None:
             self.lock, self.staging_buffers = sibling.lock, sibling.staging_buffers
-            self._executors = sibling._executors
+            self._executors, self._addresses = sibling._executors, sibling._addresses
         if model is not None:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
@@ -157,7 +159,7 @@ class PlanBackend:
             check_reentrant(module)
 
         def partition(joint: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
-            check_checkpoint_draws(module, joint)
+            check_checkpoint_draws(module, joint, self.has_gpus)
             return partition_joint_graph(inputs, joint, *args, **options)
 
         try:
@@ -300,15 +302,32 @@ class PlanBackend:
     ) -> Executor:
         """An executor of a program; streamed weights are packed only while there is no other."""
         self.evict_executors()
-        return Executor(
-            program,
-            weights,
-            plan,
-            self.device_map,
-            cuda_graphs=False if program.scalars is not None else self.cuda_graphs,
-            staging_buffers=self.staging_buffers,
-            pack_weights=not self._executors,
-            host_kernels=self.host_kernels,
+        replaced = {
+            position
+            for position, weight in weights.items()
+            if self._addresses.get(id(weight), weight.data_ptr()) != weight.data_ptr()
+        }
+        with torch.inference_mode(False):  # or later calls could not save what is allocated here
+            executor = Executor(
+                program,
+                weights,
+                plan,
+                self.device_map,
+                cuda_graphs=False if program.scalars is not None else self.cuda_graphs,
+                staging_buffers=self.staging_buffers,
+                pack_weights=not self._executors,
+                host_kernels=self.host_kernels,
+                replaced_weights=replaced,
+            )
+        self.note_addresses(
+            weight for position, weight in weights.items() if position not in replaced
+        )
+        return executor
+
+    def note_addresses(self, weights: Iterable[torch.Tensor]) -> None:
+        """Note where the data of weights is; where it is later, a program has replaced it."""
+        self._addresses.update(
+            (id(weight), weight.data_ptr()) for weight in weights if not is_lazy(weight)
         )
 
     def evict_executors(self) -> None:
@@ -386,6 +405,11 @@ class PlanBackend:
             self.thread.is_in_parts = previous
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether a device of the plan is a GPU."""
+        return any(real_device.is_gpu for real_device in self.real_devices)
+
+    @property
     def is_in_parts(self) -> bool:
         """Whether the call of this thread is more than one graph."""
         return getattr(self.thread, "is_in_parts", False)
@@ -409,13 +433,14 @@ class PlanBackend:
 
         Workers share the host's memory, so that there is nothing to do without a GPU.
         """
-        if not any(real_device.is_gpu for real_device in self.real_devices):
+        if not self.has_gpus:
             yield
             return
         with self._eager_lock:
             mode = self._eager_placement()
             mode.begin_call()
-            with memory_caps(mode.limits), rerun_checkpoints(mode.for_rerun), mode:
+            gpus = {device.torch_device for device in self.real_devices if device.is_gpu}
+            with memory_caps(mode.limits), rerun_checkpoints(mode.for_rerun, gpus), mode:
                 yield
 
     def _eager_placement(self) -> EagerPlacement:

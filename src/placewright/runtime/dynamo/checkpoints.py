@@ -33,8 +33,11 @@ def check_reentrant(module: GraphModule) -> None:
         raise CallNotServed("a checkpoint is reentrant, and runs its own backward pass")
 
 
-def check_checkpoint_draws(module: GraphModule, joint: GraphModule) -> None:
+def check_checkpoint_draws(module: GraphModule, joint: GraphModule, has_gpus: bool) -> None:
     """Refuse a training graph that draws, and has a checkpoint without `preserve_rng_state`.
+
+    With GPUs, it may have no checkpoint at all: what runs again may do so on another device, whose
+    generator has no state of the first run.
 
     Args:
         joint: The forward and backward ops of the graph.
@@ -43,7 +46,8 @@ def check_checkpoint_draws(module: GraphModule, joint: GraphModule) -> None:
         CallNotServed: It is such a graph.
     """
     draws_again = any(
-        not node.kwargs.get("preserve_rng_state", True) for _, node in _checkpoints(module)
+        has_gpus or not node.kwargs.get("preserve_rng_state", True)
+        for _, node in _checkpoints(module)
     )
     if draws_again and any(is_random(node) for node in joint.graph.nodes):
         raise CallNotServed("a checkpoint draws other random numbers in the backward pass")

@@ -6,7 +6,9 @@ one that is saved for the backward graph stays where it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +50,34 @@ class GraphCall:
     args: Sequence[Any]
     saved: Sequence[Any]
     values: Sequence[Any]
+    _copies: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+
+    @cached_property
+    def _storages(self) -> Counter[int]:
+        """How many values have each storage."""
+        tensors = (value for value in self.values if isinstance(value, torch.Tensor))
+        return Counter(_storage_key(tensor) for tensor in tensors)
+
+    def move(self, value: torch.Tensor, target: torch.device) -> torch.Tensor:
+        """A value on another device; values that share memory do so there, too."""
+        key = _storage_key(value)
+        if self._storages[key] < 2:
+            return value.to(target)
+        storage = self._copies.get(key)
+        if storage is None:
+            whole = torch.empty(0, dtype=torch.uint8, device=value.device)
+            whole.set_(value.untyped_storage())
+            storage = self._copies[key] = whole.to(target).untyped_storage()
+        moved = torch.empty(0, dtype=value.dtype, device=target)
+        return moved.set_(storage, value.storage_offset(), value.shape, value.stride())
+
+
+def _storage_key(tensor: torch.Tensor) -> int:
+    """A number of a tensor's memory; without a layout in memory, of the tensor."""
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 class GraphOutputs:
@@ -120,7 +150,7 @@ class GraphOutputs:
             elif device is not None:
                 target = self._device_of_call() or device
             if target is not None and value.device != target:
-                value = value.to(target)
+                value = call.move(value, target)
             if torch.is_inference_mode_enabled() and not value.is_inference():
                 shape, strides, offset = value.shape, value.stride(), value.storage_offset()
                 empty = torch.empty(0, dtype=value.dtype, device=value.device)

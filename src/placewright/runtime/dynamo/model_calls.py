@@ -98,6 +98,9 @@ class ModelCalls:
     ) -> Callable[..., Any]:
         """A function compiled for this model alone.
 
+        Its backend is an object of its own, since PyTorch 2.11 wraps a forward of `torch.nn` in one
+        function for all models: after a change of code, only the backend tells their graphs apart.
+
         Args:
             whole: Whether a call must be one graph; else it fails.
         """
@@ -109,7 +112,11 @@ class ModelCalls:
             limits["dynamic"] = False
         compiler: Any = torch.compile
         compiled: Callable[..., Any] = compiler(
-            _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
+            _with_own_code(function),
+            backend=lambda module, inputs: backend(module, inputs),
+            fullgraph=whole,
+            options=options,
+            **limits,
         )
         return compiled
 

@@ -210,7 +210,7 @@ class TrainBackend(PlanBackend):
         def partition(
             joint: torch.fx.GraphModule, joint_inputs: Any, **options: Any
         ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-            check_checkpoint_draws(module, joint)
+            check_checkpoint_draws(module, joint, self.has_gpus)
             programs.append(build_graph_program(joint, inputs, self.rule))
             return default_partition(joint, joint_inputs, **options)
 

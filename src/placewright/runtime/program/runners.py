@@ -20,6 +20,7 @@ from placewright.frontends.pytorch.shapes import (
 )
 from placewright.runtime.program.attention import NON_CPU_KERNELS
 from placewright.runtime.program.dropout import CPU_KERNELS
+from placewright.runtime.program.mixed_norms import NORMS, in_widest_dtype
 from placewright.runtime.program.scalars import Scalars, is_scalar
 
 Values = Sequence[torch.Tensor]
@@ -226,6 +227,8 @@ def _target(node: Node, device: torch.device) -> Callable[..., Any]:
     name = op_name(node)
     if device.type != "cpu" and name in NON_CPU_KERNELS:
         return NON_CPU_KERNELS[name]
+    if device.type != "cpu" and name in NORMS and callable(node.target):
+        return in_widest_dtype(node.target)
     if device.type == "cpu" and name in CPU_KERNELS:
         return CPU_KERNELS[name]
     if name in _LAZY_OPS and isinstance(node.target, torch._ops.OpOverload):
