@@ -205,6 +205,32 @@ def test_tokens_of_a_bucket_survive_growth_and_a_reordering_of_beams():
     assert torch.equal(cache.layers[1].keys, keys[order])
 
 
+def test_a_cache_comes_back_where_its_tensors_were_not_where_it_was_traced():
+    cache = cache_of(5)
+    bucket = BucketCache(cache, 64, BufferPool())
+    for layer in bucket.layers:
+        layer.device = torch.device("meta")  # as a trace leaves it
+    bucket.restore(is_needed=True)
+    assert all(layer.keys.device.type == layer.device.type == "cpu" for layer in cache.layers)
+
+
+def test_a_cache_that_no_one_reads_again_can_be_filled_again():
+    cache = cache_of(5)
+    BucketCache(cache, 64, BufferPool()).restore(is_needed=False)
+    assert cache.get_seq_length() == 0
+    layer = cache.layers[0]
+    layer.update(torch.ones(1, 1, 3, 4), torch.ones(1, 1, 3, 4))
+    assert layer.keys.shape[-2] == 3
+
+
+def test_experts_keep_their_form_while_tokens_are_decoded(pair):
+    """transformers takes another form where the first weight is on a GPU, which no plan knows."""
+    model, _ = pair
+    assert "_optimize_model_for_decode" in vars(model)
+    with model._optimize_model_for_decode():
+        pass
+
+
 def test_memory_of_a_bucket_has_nothing_of_the_generation_before():
     pool = BufferPool()
     BucketCache(cache_of(60), 64, pool).restore(is_needed=False)
