@@ -111,6 +111,10 @@ class BufferPool:
             for tensor in (layer.keys, layer.values, layer.length)
         ]
 
+    def clear(self) -> None:
+        """Free the memory that is kept."""
+        self._free.clear()
+
     def take(self, layers: Sequence[Any], length: int) -> tuple[Hashable, list[LayerBuffers]]:
         """Memory for layers that grow, as one bucket; and the key to give it back."""
         shapes = [_shapes(layer, length) for layer in layers]
