@@ -15,6 +15,7 @@ from fake_cuda import fake_gpus  # noqa: E402
 from models import machine  # noqa: E402
 
 import placewright as pw  # noqa: E402
+from placewright.runtime import memory_limits  # noqa: E402
 from placewright.runtime.bucket_cache import (  # noqa: E402
     BucketCache,
     BufferPool,
@@ -59,10 +60,10 @@ def test_one_graph_serves_every_length_of_a_bucket_and_a_new_bucket_is_not_trace
     model, own = pair
     for length in (9, 20, 30):
         assert torch.equal(generate(model, length), generate(own, length))
-    assert buckets_of(model) == [(64,)]
+    assert list(map(set, buckets_of(model))) == [{64}]  # transformers 5.17 has a mask's, too
     longer = {"max_new_tokens": 70}
     assert torch.equal(generate(model, 12, **longer), generate(own, 12, **longer))
-    assert buckets_of(model) == [(64,), (96,)]
+    assert list(map(set, buckets_of(model))) == [{64}, {96}]
     assert all(not graph.is_symbolic for graph in model.placed.graphs[1].static_graphs)
     assert len(model.placed.graphs) == 2  # prefill and decode
     assert not model.placed.eager_calls
@@ -205,6 +206,32 @@ def test_tokens_of_a_bucket_survive_growth_and_a_reordering_of_beams():
     assert torch.equal(cache.layers[1].keys, keys[order])
 
 
+def test_a_cache_comes_back_where_its_tensors_were_not_where_it_was_traced():
+    cache = cache_of(5)
+    bucket = BucketCache(cache, 64, BufferPool())
+    for layer in bucket.layers:
+        layer.device = torch.device("meta")  # as a trace leaves it
+    bucket.restore(is_needed=True)
+    assert all(layer.keys.device.type == layer.device.type == "cpu" for layer in cache.layers)
+
+
+def test_a_cache_that_no_one_reads_again_can_be_filled_again():
+    cache = cache_of(5)
+    BucketCache(cache, 64, BufferPool()).restore(is_needed=False)
+    assert cache.get_seq_length() == 0
+    layer = cache.layers[0]
+    layer.update(torch.ones(1, 1, 3, 4), torch.ones(1, 1, 3, 4))
+    assert layer.keys.shape[-2] == 3
+
+
+def test_experts_keep_their_form_while_tokens_are_decoded(pair):
+    """transformers takes another form where the first weight is on a GPU, which no plan knows."""
+    model, _ = pair
+    assert "_optimize_model_for_decode" in vars(model)
+    with model._optimize_model_for_decode():
+        pass
+
+
 def test_memory_of_a_bucket_has_nothing_of_the_generation_before():
     pool = BufferPool()
     BucketCache(cache_of(60), 64, pool).restore(is_needed=False)
@@ -230,6 +257,28 @@ def test_a_gpu_replays_graphs_for_every_token_of_a_bucket():
 
 
 @pytest.mark.slow
+def test_memory_of_free_buckets_is_given_up_for_a_call_that_needs_it(monkeypatch):
+    model = build_decoder("LlamaForCausalLM", num_hidden_layers=1)
+    own = copy.deepcopy(model)
+    size = sum(weight.nbytes for weight in model.parameters())
+    with fake_gpus():
+        options = {"cluster": machine(1), "budget": 1.0, "fresh": True, "store": "none"}
+        model = pw.place(model, {"gpu0": size * 3 // 4}, MIX, **options)
+        buckets = model.generate.buckets
+
+        def large_while_free(graph, args):  # a fake GPU's tensors are on the host
+            return [torch.empty(size)] if buckets.pool.free_buffers else []
+
+        def excess(limits, graph, args):
+            return {"gpu0": (2, 1)} if large_while_free(graph, args) else {}
+
+        monkeypatch.setattr(memory_limits, "_held_tensors", large_while_free)
+        monkeypatch.setattr(memory_limits.MemoryLimits, "_excess", excess)
+        assert buckets.pool.free_buffers
+        assert torch.equal(generate(model), generate(own))
+
+
+@pytest.mark.slow
 def test_bfloat16_logits_agree_when_tokens_are_forced():
     model, own = placed_pair(dtype=torch.bfloat16)
     right = generate(own, return_dict_in_generate=True, output_logits=True)
@@ -252,7 +301,7 @@ def test_a_window_is_left_before_it_is_full():
     for count in (6, 40, 75):
         tokens = generate(model, max_new_tokens=count)
         assert torch.equal(tokens, generate(own, max_new_tokens=count))
-    assert (64,) in buckets_of(model)
+    assert {64} in map(set, buckets_of(model))
     assert not model.placed.eager_calls
 
 

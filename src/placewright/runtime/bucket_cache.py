@@ -111,6 +111,10 @@ class BufferPool:
             for tensor in (layer.keys, layer.values, layer.length)
         ]
 
+    def clear(self) -> None:
+        """Free the memory that is kept."""
+        self._free.clear()
+
     def take(self, layers: Sequence[Any], length: int) -> tuple[Hashable, list[LayerBuffers]]:
         """Memory for layers that grow, as one bucket; and the key to give it back."""
         shapes = [_shapes(layer, length) for layer in layers]
@@ -155,6 +159,8 @@ class BucketCache:
     def __init__(self, cache: Any, length: int, pool: BufferPool) -> None:
         self.cache, self.pool = cache, pool
         self.layers = cache.layers  # as the caller knows them
+        # Not `layer.device`, which is where the model was traced.
+        self._devices = [(layer.keys.device, layer.values.device) for layer in self.layers]
         self.tokens = int(cache.get_seq_length())
         """How many tokens the cache has before the next call, at most."""
         self._set_bucket(length, [(layer.keys, layer.values) for layer in self.layers])
@@ -186,15 +192,16 @@ class BucketCache:
             is_needed: Whether anyone reads the cache again; else it stays empty.
         """
         tensors = self._tensors() if is_needed else []
-        for layer, (keys, values) in zip(self.layers, tensors, strict=False):
-            layer.keys, layer.values = (
-                keys.to(layer.device).clone(),
-                values.to(layer.device).clone(),
+        for layer, devices, pair in zip(self.layers, self._devices, tensors, strict=False):
+            keys, values = (
+                tensor.to(device, copy=True) for tensor, device in zip(pair, devices, strict=True)
             )
+            layer.keys, layer.values, layer.device = keys, values, keys.device
             if layer.is_sliding:
                 layer.cumulative_length = keys.shape[-2]
         if not is_needed:
             for layer in self.layers:
+                layer.is_initialized = False  # or transformers 5.17 zeroes tensors that are gone
                 layer.reset()
         self.cache.layers = self.layers
         self.pool.give_back(self._key, self._buffers)

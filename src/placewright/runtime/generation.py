@@ -80,6 +80,7 @@ class Buckets:
         """Redirect the model's methods."""
         model: Any = self.placed.model
         self.placed.backend.held_tensors.append(self.pool.free_tensors)
+        self.placed.backend.on_short_memory.append(self.pool.clear)
         self.placed.set_attributes(
             model,
             generate=self._wrap(model.generate, self._generate),

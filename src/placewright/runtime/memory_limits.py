@@ -72,6 +72,10 @@ class MemoryLimits:
                 self.checked[graph] = grown_sizes, held
                 return
         excess = self._excess(graph, args)
+        if excess and held:
+            graph.backend.release_held(graph)
+            held = sum(tensor.nbytes for tensor in _held_tensors(graph, args))
+            excess = self._excess(graph, args)
         if excess:
             texts = ", ".join(
                 f"{name} needs {needed:,} bytes, and {usable:,} may be used"

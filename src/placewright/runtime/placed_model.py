@@ -164,6 +164,9 @@ class PlacedModel:
             self.set_attributes(calls.model, placed=self, forward=_new_forward(calls))
         if hasattr(model, "get_compiled_call"):  # which transformers calls with a static cache
             self.set_attributes(model, get_compiled_call=lambda _: model.__call__)
+        if hasattr(model, "_optimize_model_for_decode"):
+            # It takes another form of experts where the first weight is on a GPU: not as planned.
+            self.set_attributes(model, _optimize_model_for_decode=contextlib.nullcontext)
         self._hook = model.register_load_state_dict_post_hook(self._after_load)
 
     def set_attributes(self, module: torch.nn.Module, **attributes: Any) -> None:

@@ -110,6 +110,7 @@ class PlanBackend:
         self.memory_limits: MemoryLimits | None = None  # None: calls are not checked
         self.held_tensors: list[Callable[[], Sequence[torch.Tensor]]] = []
         """What lies in memory between two calls, besides weights, such as caches."""
+        self.on_short_memory: list[Callable[[], None]] = []  # called to free what is held
         self.dry_run: DryRun | None = None  # graphs that run compute nothing
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
@@ -342,6 +343,14 @@ class PlanBackend:
                 other.executor.finish_steps()
         self._executors[id(graph)] = graph
         self._executors.move_to_end(id(graph))
+
+    def release_held(self, graph: CompiledGraph) -> None:
+        """Free what lies in memory between two calls; graphs of other executors refer to it."""
+        for callback in self.on_short_memory:
+            callback()
+        for other in self._executors.values():
+            if other is not graph:
+                other.close()
 
     def close(self) -> None:
         """Stop all executors; a later call starts its own again."""
