@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
-    from placewright.simulator.gpu_lanes import LaneVerdict
+    from placewright.simulator.lane_batch import LaneVerdict
     from placewright.solvers.search import Search
     from placewright.solvers.searches.search_space import Rows
     from placewright.transforms import Grouping
