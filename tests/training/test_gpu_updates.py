@@ -125,8 +125,9 @@ def test_rewards_and_advantages_are_those_of_numpy(problem):
         certain = ~outcome.is_open.numpy()
         unfit = outcome.is_unfit.numpy()
         np.testing.assert_array_equal(unfit[certain], (exact.overflow > 0)[certain])
-        assert (outcome.overflow.numpy()[unfit] <= exact.overflow[unfit]).all()
+        assert (outcome.overflow.numpy() <= exact.overflow).all()
     assert unfit.any()
+    assert not certain.all()
 
 
 def test_candidates_are_the_best_distinct_plans_of_each_kind():
@@ -189,6 +190,26 @@ def test_the_best_plan_is_the_best_of_all_samples(problem):
     assert environment.best_key[1] <= outcome.seconds[best_plan(outcome)]
     assert len({row.entropy for row in trainer.log}) > 1  # new samples each time
     assert {row.gradient for row in trainer.log} == {0.0}
+
+
+def test_plans_whose_fit_is_open_are_judged_exactly_and_those_that_fit_are_not_punished(problem):
+    """The capacity is the largest exact peak: all plans fit, and some bounds are above it."""
+    grouping = make_trainer(problem, rewards_alone()).gpu_updates.grouping
+    lanes = GpuLanes(problem, grouping.group, device="cpu")
+    places = lanes.draw(BATCH, torch.Generator().manual_seed(4))
+    exact = judge(problem, problem.legalize(grouping.expand(places.T.numpy().astype(np.int32))))
+    limit = int(exact.peak.max())
+    assert int(lanes.evaluate(places).high.max()) > limit
+    tight = problem.with_arrays(capacity=np.full(problem.arrays.devices, limit))
+    updates = make_trainer(tight, rewards_alone()).gpu_updates
+    updates.sample(0)
+    updates.batch.places.copy_(places)
+    updates.judge()
+    is_open = updates._outcome.is_open
+    assert bool(is_open.any())
+    assert not updates._outcome.overflow.any()
+    assert updates._judge_open_plans() == 0.0
+    assert updates.open_plans == min(16, int(is_open.sum()))
 
 
 def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(problem, tmp_path):

@@ -231,7 +231,8 @@ class PlacerRollouts:
             / placer.temperature
         )
         found["decoder.weight_hh_l0"] = _per_loss(of_gates, before)
-        previous = functional.one_hot(rollout.devices[:-1], devices).to(of_gates.dtype)
+        numbers = torch.arange(devices, device=of_gates.device)
+        previous = (rollout.devices[:-1, :, None] == numbers).to(of_gates.dtype)
         of_input_gates = torch.cat(
             [of_gates[0].sum(dim=1)[:, None], _per_loss(of_gates[1:], previous).mT], dim=1
         )

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 class LaneOutcome:
     """The outcome of plans by the lanes, as tensors.
 
-    The overflow of a plan that certainly does not fit is the least that it can be, and that of one
-    whose bounds leave open whether it fits is the middle of them.
+    The overflow of a plan is the least that it can be: 0 where the bounds leave open if it fits.
 
     Args:
         seconds: Plans: step times, float64.
@@ -39,12 +38,10 @@ class LaneOutcome:
     @classmethod
     def of(cls, verdict: LaneVerdict) -> LaneOutcome:
         """The outcome of the plans of a verdict."""
-        least, most = verdict.least_excess, verdict.most_excess
-        is_unfit = (least > 0).any(dim=0)
-        excess = torch.where(is_unfit, least.double(), (least.double() + most.double()) / 2)
+        excess = verdict.least_excess.double()
         share = (excess / verdict.capacity.clamp(min=1)[:, None]).sum(dim=0)
-        seconds = verdict.step_time.double()
-        return cls(seconds, excess.sum(dim=0), share, verdict.fits, is_unfit)
+        overflow = excess.sum(dim=0)
+        return cls(verdict.step_time.double(), overflow, share, verdict.fits, overflow > 0)
 
     @property
     def is_open(self) -> torch.Tensor:
@@ -56,11 +53,11 @@ def graded_rewards(
     reward: GradedPenalty, outcome: LaneOutcome, reference_seconds: float
 ) -> torch.Tensor:
     """Plans: the rewards, float64."""
-    finite = torch.isfinite(outcome.seconds)
+    infinite = ~torch.isfinite(outcome.seconds)
     slowdown = 1.0 + reward.overflow_weight * outcome.overflow_share
     slowdown = slowdown + reward.overflow_step * (outcome.overflow > 0)
-    seconds = torch.where(finite, outcome.seconds, 0.0) * slowdown
-    return torch.where(finite, -(seconds / reference_seconds).sqrt(), -reward.failure_penalty)
+    seconds = outcome.seconds.masked_fill(infinite, 0.0) * slowdown
+    return (-(seconds / reference_seconds).sqrt()).masked_fill(infinite, -reward.failure_penalty)
 
 
 def advantages(baseline: BatchNormalised | TopShare, returns: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,11 @@
 
 For ColocRL on one problem whose plans lanes can evaluate. Sampling and learning are captured in
 CUDA graphs; plans never leave the GPU but for the best of them, which are judged exactly after a
-few updates. Only exact figures are reported; policies learn from float32 times. The same samples
-give the same update as `BatchedReinforce` on the CPU, but for rounding (a test). The samples of an
-update depend on the seed and its number alone, so that a checkpoint needs no random state.
+few updates. Only exact figures are reported. Policies learn from float32 times, and from the least
+that a plan's memory can be: of the plans whose bounds leave open if they fit, some are judged
+exactly too, and the share that does not fit is logged. The same samples give the same update as
+`BatchedReinforce` on the CPU, but for rounding (a test). The samples of an update depend on the
+seed and its number alone, so that a checkpoint needs no random state.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 _FIGURES = ("mean", "infeasible", "open", "tied", "entropy", "gradient", "gradient/other", "cosine")
 _LOSSES = 2  # rewards and entropy
+_OPEN_PLANS = 16  # of the last update, judged exactly to know how many of them fit
 _SLACK = 1e-3  # candidates slower than the best by more than this are not judged
 
 
@@ -117,9 +120,12 @@ class GpuUpdates:
         self._sample = CapturedFunction(self._sample_plans, self.device, config.captures)
         self._learn = CapturedFunction(self._take_step, self.device, config.captures)
         self._rollout: PlacerRollout | None = None
+        self._outcome: LaneOutcome | None = None
         self._moments: object = None
         self.max_lane_error = 0.0
         """The largest relative difference found between the lanes' times and exact ones."""
+        self.open_plans = self.open_unfit_plans = 0
+        """Open plans that were judged exactly, and how many of them did not fit."""
 
     @property
     def learns(self) -> bool:
@@ -159,7 +165,8 @@ class GpuUpdates:
             self._figures[row, 5:] = self._gradient_figures
             trainer.updates += 1
         self._judge_candidates()
-        self._log(first, rates, self._judge_argmax(first, is_over))
+        open_unfit = self._judge_open_plans() if rates else math.nan
+        self._log(first, rates, self._judge_argmax(first, is_over), open_unfit)
         trainer.finished = is_over
 
     def sample(self, update: int) -> None:
@@ -176,7 +183,7 @@ class GpuUpdates:
             row: The row of the figures.
         """
         verdict = self.batch.evaluate()
-        outcome = LaneOutcome.of(verdict)
+        outcome = self._outcome = LaneOutcome.of(verdict)
         returns = graded_rewards(self.reward, outcome, self.environment.reference_seconds)
         self._advantage.copy_(advantages(self.baseline, returns))
         self.candidates.add(self.batch.places, outcome, self.environment.evaluations)
@@ -219,7 +226,7 @@ class GpuUpdates:
         limit = self.trainer.recipe.max_grad_norm
         scale = (limit / norms.clamp(min=limit)) if limit > 0 else torch.ones_like(norms)
         product = (flat[0] * flat[1]).sum()
-        cosine = torch.where(norms.prod() > 0, product / norms.prod(), 0.0)
+        cosine = product / norms.prod().clamp(min=torch.finfo(norms.dtype).tiny)
         self._gradient_figures.copy_(torch.cat([norms, cosine[None]]))
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             if parameter.grad is None:
@@ -262,6 +269,20 @@ class GpuUpdates:
         error = np.abs(found.seconds[chosen] / outcome.seconds - 1)
         self.max_lane_error = max(self.max_lane_error, float(np.nanmax(error, initial=0.0)))
 
+    def _judge_open_plans(self) -> float:
+        """Of some open plans of the last update, the share that does not fit."""
+        assert self._outcome is not None
+        index = self._outcome.is_open.nonzero()[:_OPEN_PLANS, 0]
+        if not len(index):
+            return math.nan
+        problem = self.environment.problem
+        places = self.batch.places[:, index].T.cpu().numpy().astype(np.int32)
+        placements = problem.legalize(self.grouping.expand(places))
+        unfit = int((self.environment.measure(problem, placements).overflow > 0).sum())
+        self.open_plans += len(index)
+        self.open_unfit_plans += unfit
+        return unfit / len(index)
+
     def _judge_argmax(self, first: int, is_over: bool) -> float:
         """The objective of the argmax plan; not a number if it is not its turn."""
         trainer, interval = self.trainer, self.trainer.recipe.greedy_every
@@ -272,8 +293,12 @@ class GpuUpdates:
         trainer.greedy_plans[0] = episodes.placements.tobytes(), float(value)
         return float(value)
 
-    def _log(self, first: int, rates: list[float], greedy: float) -> None:
-        """Add rows for the updates since the first one."""
+    def _log(self, first: int, rates: list[float], greedy: float, open_unfit: float) -> None:
+        """Add rows for the updates since the first one; the last has further figures.
+
+        Args:
+            open_unfit: The share of open plans that do not fit.
+        """
         rows = self._figures[: len(rates)].cpu().tolist()
         total = self.environment.evaluations - math.isfinite(greedy)
         for index, (row, rate) in enumerate(zip(rows, rates, strict=True)):
@@ -297,6 +322,8 @@ class GpuUpdates:
                     "gradient/cosine": figures["cosine"],
                 },
             )
+            if is_last and math.isfinite(open_unfit):
+                log.stats["open/unfit"] = open_unfit
             self.trainer.log.append(log)
 
     @contextmanager
