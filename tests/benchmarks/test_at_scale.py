@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from benchmarks.common import ResultFile, read_rows
 from benchmarks.learning import at_scale
 from benchmarks.learning.at_scale import ScaleRun, SliceOver, key_of
+from benchmarks.simulator import speed
 from placewright import files, zoo
 
 if TYPE_CHECKING:
@@ -80,3 +81,12 @@ def test_speed_prints_where_the_time_goes(tiny, tmp_path, monkeypatch, capsys):
          "--graphs", str(tmp_path), "--arms", "top"]
     )  # fmt: skip
     assert "| tiny | 16 | float32 | " in capsys.readouterr().out
+
+
+def test_plans_that_bounds_leave_open_are_judged_exactly():
+    """Blocks of 500 ops: with a capacity far above all peaks no plan is open, at them many are."""
+    problem = speed.layered_problem(500, "in order")
+    plans = speed.distinct_plans(problem, "blocks", 32)
+    shares = [speed.fit_known_rate(problem, plans, limit, "cpu", 1)[1] for limit in (10.0, 1.0)]
+    assert shares[0] == 0.0
+    assert shares[1] > 0.2
