@@ -18,6 +18,7 @@ exact kernel. With `--device cpu` everything runs without a GPU, slowly.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
@@ -335,18 +336,27 @@ def speed(arguments: argparse.Namespace) -> None:
     }
     for index, each in enumerate(kinds.values()):
         share = (ends_at - time.perf_counter()) / (len(kinds) - index)
-        rate, parts, updates = measure_speed(each, problems[each.network], share)
-        cells = [each.network, f"{each.batch:,}", each.precision, f"{rate:,.0f}"]
-        cells += [f"{1e3 * part:.2f}" for part in parts]
+        names = [each.network, f"{each.batch:,}", each.precision]
+        if arguments.device != "cpu":  # what earlier updates captured
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            rate, parts, notes = measure_speed(each, problems[each.network], share)
+        except RuntimeError as error:  # such as too little memory: the others are still measured
+            blank = ["–"] * (len(table.columns) - len(names) - 1)
+            table.row(*names, *blank, " ".join(str(error).split())[:500])
+            continue
+        cells = [f"{rate:,.0f}", *(f"{1e3 * part:.2f}" for part in parts)]
         cells += [f"{part / sum(parts):.0%}" for part in parts]
         gibibytes = torch.cuda.max_memory_allocated() / 2**30 if arguments.device != "cpu" else 0.0
-        table.row(*cells, f"{gibibytes:.1f}", "; ".join(updates.notes) or "–")
+        table.row(*names, *cells, f"{gibibytes:.1f}", "; ".join(notes) or "–")
 
 
 def measure_speed(
     each: ScaleRun, problem: pw.Problem, seconds: float
-) -> tuple[float, list[float], GpuUpdates]:
-    """Plans per second, and the seconds of sampling, lanes and learning of one update."""
+) -> tuple[float, list[float], list[str]]:
+    """Plans per second, the seconds of sampling, lanes and learning of an update, and notes."""
     began = time.perf_counter()
     trainer = each.trainer(problem)
     updates = trainer.gpu_updates
@@ -364,7 +374,7 @@ def measure_speed(
         if time.perf_counter() - began >= seconds or trainer.finished:
             break
     rate = (trainer.evaluations - first) / (time.perf_counter() - started)
-    return rate, parts, updates
+    return rate, parts, updates.notes
 
 
 def seconds_of(function: Callable[[], None], device: str, repeats: int = 3) -> float:
