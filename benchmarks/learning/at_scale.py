@@ -76,6 +76,7 @@ PLANS = 50_000_000
 SEARCH, NULL = "population annealing", "never learns"
 ARMS = (*LEARNING, NULL, SEARCH)
 SAVE_INTERVAL, PRINT_INTERVAL = 30.0, 10.0
+SPEED_SECONDS = 30.0  # at most, of all that `speed` measures
 ARGMAX_PLANS = 64  # judged in a whole run
 POINTS = 80  # of what a run learned, on a logarithmic scale
 SETTLED_UPDATES = 16  # after which graphs are captured
@@ -322,7 +323,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def speed(arguments: argparse.Namespace) -> None:
     """Plans per second by size of updates, and the milliseconds of their parts."""
-    ends_at = time.perf_counter() + arguments.slice_seconds
+    ends_at = time.perf_counter() + min(arguments.slice_seconds, SPEED_SECONDS)
     runs = needed_runs(arguments, arguments.slice_seconds)
     runs = [each for each in runs if each.arm in LEARNING and each.seed == arguments.seeds[0]]
     problems = {each.network: each.problem() for each in runs}
