@@ -76,7 +76,8 @@ NOISE = 4.0
 MARKS = (5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
 SEARCH = "local search"
 NULLS = ("never learns", "noise only")
-ARMS = (SEARCH, *NULLS, "top", "mean")
+LEARNING = ("top", "mean")
+ARMS = (SEARCH, *NULLS, *LEARNING)
 TINY = "layered:ops=14,width=3,seed=2"
 """A problem of six groups on three devices: 729 plans."""
 
@@ -209,10 +210,19 @@ def report(arguments: argparse.Namespace) -> None:
     """The best plan after so many plans, medians over seeds, and what the policy itself does."""
     rows = comparable(read_rows(arguments.out), arguments.plans, arguments.hidden)
     marks = [mark for mark in MARKS if mark <= arguments.plans]
+    print_arms(rows, ARMS, marks, "plans per CPU s")
+
+
+def print_arms(rows: Rows, arms: Sequence[str], marks: Sequence[int], rate: str) -> None:
+    """A table with a line for each row, arm and size of updates.
+
+    Args:
+        rate: The name of the column of plans per second.
+    """
     columns = ["row", "arm", "plans an update", "seeds", *(f"{mark:,}" for mark in marks)]
     columns += ["mean, first to last", "argmax at the end", "entropy at the end"]
-    table = Table(*columns, "do not fit", "plans per CPU s")
-    for network, arm in product(ROWS, ARMS):
+    table = Table(*columns, "do not fit", rate)
+    for network, arm in product(ROWS, arms):
         for batch in sorted({row["batch"] for row in rows if row["arm"] == arm}):
             kind = network, arm, batch
             mine = [row for row in rows if (row["network"], row["arm"], row["batch"]) == kind]
@@ -245,24 +255,29 @@ def _learned(rows: list[dict[str, Any]]) -> list[str]:
 def figures(arguments: argparse.Namespace) -> None:
     rows = comparable(read_rows(arguments.out), arguments.plans, arguments.hidden)
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    path = arguments.folder / "gate.svg"
+    title = "ColocRL from rewards alone: best step time so far, in seconds; median of seeds"
+    path.write_text(draw_curves(title, arm_panels(rows, ARMS), arguments.plans, first=100))
+    print(path)
+
+
+def arm_panels(rows: Rows, arms: Sequence[str]) -> dict[str, list[Curve]]:
+    """The curves of each network, arm by arm."""
     panels = {}
     for network, cluster in ROWS.items():
         kinds = dict.fromkeys((row["arm"], row["batch"]) for row in rows)
         panels[f"{network} on {cluster}, in order"] = [
             Curve(
-                f"{arm}, {batch:,}" if arm not in (SEARCH, *NULLS) else arm,
+                f"{arm}, {batch:,}" if arm in LEARNING else arm,
                 [
                     row["curve"]
                     for row in rows
                     if (row["network"], row["arm"], row["batch"]) == (network, arm, batch)
                 ],
             )
-            for arm, batch in sorted(kinds, key=lambda kind: (ARMS.index(kind[0]), kind[1]))
+            for arm, batch in sorted(kinds, key=lambda kind: (arms.index(kind[0]), kind[1]))
         ]
-    path = arguments.folder / "gate.svg"
-    title = "ColocRL from rewards alone: best step time so far, in seconds; median of seeds"
-    path.write_text(draw_curves(title, panels, arguments.plans, first=100))
-    print(path)
+    return panels
 
 
 def tiny_problem() -> pw.Problem:

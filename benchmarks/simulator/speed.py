@@ -8,11 +8,15 @@ so that most tensors cross; "blocks" are contiguous with 5 % of the ops moved, a
 produces them. Rates are per second of CPU time on one thread; two threads are wall clock against
 wall clock, the median of several pairs of runs. "lanes" are plans side by side, and the same with
 bounds of the memory peaks: ratios to events, medians of runs in turn. "GPU lanes" are those of a
-GPU, in float32, without and with the bounds, by CUDA's clock, where there is one.
+GPU, in float32, without and with the bounds, by CUDA's clock, where there is one. "fit known" are
+plans of which it is exactly known whether they fit: bounds on the GPU, and a second pass of the
+event kernel on all of the CPU's threads for those that the bounds leave open, whose share is behind
+it; wall clock, copies included, at a capacity of `--limit` times the plans' largest peak.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from importlib.util import find_spec
@@ -96,6 +100,32 @@ def gpu_rates(problem: pw.Problem, kind: str) -> tuple[str, str]:
     return rates[0], rates[1]
 
 
+def fit_known_rate(
+    problem: pw.Problem, plans: np.ndarray, limit: float, device: str, threads: int
+) -> tuple[float, float]:
+    """Plans per second of which it is known whether they fit, and the share judged exactly."""
+    import torch
+
+    from placewright.simulator.gpu_lanes import GpuLanes
+
+    peak = int(pw.judge(problem, plans[:16]).peak.max())
+    devices = problem.arrays.devices
+    limited = problem.with_arrays(capacity=np.full(devices, int(limit * peak)))
+    lanes = GpuLanes(limited, np.arange(len(problem.graph)), device=device)
+    places = torch.from_numpy(np.ascontiguousarray(plans.T.astype(np.uint8))).to(device)
+    lanes.evaluate(places)  # compiles the kernel
+    start = time.perf_counter()
+    verdict = lanes.evaluate(places)
+    is_unfit = (verdict.least_excess > 0).any(dim=0)
+    is_open = ~verdict.fits & ~is_unfit
+    rows = places[:, is_open].T.cpu().numpy().astype(np.int32)
+    if len(rows):
+        run = kernel(limited.arrays).judge
+        run(np.ascontiguousarray(rows), None, None, None, True, True, True, False, threads)
+    is_unfit.cpu()
+    return len(plans) / (time.perf_counter() - start), len(rows) / len(plans)
+
+
 def find_gpu() -> ModuleType | None:
     """PyTorch, if it is installed and finds a GPU."""
     if find_spec("torch") is None:
@@ -120,12 +150,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--sizes", type=int_list, default=[500, 5_000, 50_000], help="numbers of ops"
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="about this long per figure")
+    parser.add_argument("--limit", type=float, default=2.0, help="capacity for `fit known`")
     arguments = parser.parse_args(argv)
     print(f"{DEVICES} devices; plans per second, distinct plans; {machine()}\n")
     table = Table(
         *("ops", "discipline", "plans", "events", "reference", "times as fast"),
         *("two threads / one", "lanes", "lanes / events", "with bounds / events"),
-        *("GPU lanes", "with bounds"),
+        *("GPU lanes", "with bounds", "fit known (open)"),
     )
     for ops in arguments.sizes:
         for discipline in ("in order", "ready"):
@@ -158,7 +189,16 @@ def main(argv: Sequence[str] | None = None) -> None:
                     median_ratio(lanes, events),
                     median_ratio(bounds, events),
                     *gpu_rates(problem, kind),
+                    fit_known_cell(problem, plans, arguments.limit),
                 )
+
+
+def fit_known_cell(problem: pw.Problem, plans: np.ndarray, limit: float) -> str:
+    if find_gpu() is None or problem.discipline != "in order":
+        return "–"
+    threads = len(os.sched_getaffinity(0))
+    rate, share = fit_known_rate(problem, plans, limit, "cuda", threads)
+    return f"{rate:,.0f} ({share:.0%})"
 
 
 def median_ratio(rates: list[float], yardstick: list[float]) -> str:

@@ -116,6 +116,12 @@ def test_groups_are_placed_as_legalize_does(pinned):
     torch.testing.assert_close(by_group.step_time, by_op.step_time, rtol=0, atol=0)
     torch.testing.assert_close(by_group.high, by_op.high, rtol=0, atol=0)
     assert len(by_group.step_time.unique()) > 1
+    batch = lanes.make_batch(40)
+    for other in (lanes.draw(40, torch.Generator().manual_seed(4)), places):
+        batch.places.copy_(other)
+        again, fresh = batch.evaluate(), lanes.evaluate(other)
+        for name in ("step_time", "is_tied", "low", "high"):
+            torch.testing.assert_close(getattr(again, name), getattr(fresh, name), rtol=0, atol=0)
 
 
 def test_excess_is_bounded_by_that_of_the_exact_peaks():

@@ -21,6 +21,7 @@ from placewright.simulator._kernel import (
     lane_source,
     run_lane_threads,
 )
+from placewright.simulator.lane_batch import LaneBatch, LaneVerdict
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -37,41 +38,6 @@ _BLOCKS_PER_MULTIPROCESSOR = 5  # by the registers of `lane_peaks`, 96 a thread
 _SHARED_RESERVE = 1024  # bytes of shared memory that CUDA takes of each block
 _BUFFER_SHARE = 0.25  # of the GPU's memory, for arrivals on their way
 _HOST_THREADS = 48  # on the host: several blocks of `_WARP`, the last of them not full
-
-
-@dataclass(frozen=True, eq=False)
-class LaneVerdict:
-    """What plans take, one column per plan, on the device that evaluated them.
-
-    Args:
-        step_time: Plans: seconds, in float32.
-        is_tied: Plans: whether transfers handed over at one instant may be served in another order,
-            so that the time may be wrong by more than rounding.
-        low: Devices × plans: bytes that the memory peak has at least.
-        high: Devices × plans: bytes that it has at most.
-        capacity: Devices: bytes that a plan may use.
-    """
-
-    step_time: torch.Tensor
-    is_tied: torch.Tensor
-    low: torch.Tensor
-    high: torch.Tensor
-    capacity: torch.Tensor
-
-    @property
-    def fits(self) -> torch.Tensor:
-        """Plans: whether each certainly fits."""
-        return (self.high <= self.capacity[:, None]).all(dim=0)
-
-    @property
-    def least_excess(self) -> torch.Tensor:
-        """Devices × plans: bytes over the capacity, at least."""
-        return (self.low - self.capacity[:, None]).clamp(min=0)
-
-    @property
-    def most_excess(self) -> torch.Tensor:
-        """Devices × plans: bytes over the capacity, at most."""
-        return (self.high - self.capacity[:, None]).clamp(min=0)
 
 
 class GpuLanes:
@@ -142,8 +108,28 @@ class GpuLanes:
         Raises:
             PlanError: The plans have another shape or type, or break a constraint.
         """
-        rows = self._legal_rows(places)
-        plans = int(places.shape[1])
+        return self._batch_of(self._legal_rows(places), peaks).evaluate()
+
+    def make_batch(self, plans: int, peaks: bool = True) -> LaneBatch:
+        """Storage of so many plans, to be filled and evaluated again and again.
+
+        Nothing then waits for the GPU, and nothing is checked: whoever fills `LaneBatch.places`
+        keeps the constraints.
+        """
+        places = torch.zeros((self.groups, plans), dtype=torch.uint8, device=self.device)
+        if self._rows is None or self._rows.is_identity:
+            return self._batch_of(places, peaks)
+        return self._batch_of(self._rows.expand(places), peaks, places)
+
+    def _batch_of(
+        self, rows: torch.Tensor, peaks: bool, places: torch.Tensor | None = None
+    ) -> LaneBatch:
+        """The batch of plans whose rows are as the kernel reads them.
+
+        Args:
+            places: What rows are made of again before each evaluation, if they are.
+        """
+        plans = int(rows.shape[1])
         devices = self.problem.arrays.devices
         step_time = torch.empty(plans, dtype=torch.float32, device=self.device)
         is_tied = torch.empty(plans, dtype=torch.uint8, device=self.device)
@@ -164,19 +150,28 @@ class GpuLanes:
             "low": low,
             "high": high,
         }
-        table = [
+        addresses = [
             value.data_ptr() if isinstance(value, torch.Tensor) else int(value)
             for value in (fields[name] for name in self._names)
         ]
-        if plans:
-            self._run("lane_peaks" if peaks else "lane_times", table, block, threads)
+        table = torch.tensor(addresses, dtype=torch.int64).to(self.device)
         bounds = low.expand(devices, plans), high.expand(devices, plans)
-        return LaneVerdict(step_time, is_tied.bool(), *bounds, self.capacity)
+        verdict = LaneVerdict(step_time, is_tied.view(torch.bool), *bounds, self.capacity)
 
-    def _run(self, name: str, table: list[int], block: int, threads: int) -> None:
-        numbers = np.array(table, dtype=np.int64)
+        name = "lane_peaks" if peaks else "lane_times"
+
+        def launch() -> None:
+            if places is not None and self._rows is not None:
+                self._rows.fill(places, rows)
+            if plans:
+                self._run(name, table, block, threads)
+
+        buffers = rows, arrival, use  # of which the table has only the addresses
+        return LaneBatch(rows if places is None else places, verdict, launch, buffers)
+
+    def _run(self, name: str, table: torch.Tensor, block: int, threads: int) -> None:
         if self.device.type == "cpu":
-            run_lane_threads(numbers, name == "lane_peaks", block)
+            run_lane_threads(table.numpy(), name == "lane_peaks", block)
             return
         with torch.cuda.device(self.device):
             shared = block * self._state_bytes
@@ -185,7 +180,7 @@ class GpuLanes:
             self._kernels[name](
                 grid=(threads // block, 1, 1),
                 block=(block, 1, 1),
-                args=[torch.from_numpy(numbers).to(self.device)],
+                args=[table],
                 shared_mem=shared,
             )
 
@@ -385,7 +380,12 @@ class _GroupRows:
         """Rows × plans from groups × plans."""
         if self.is_identity:
             return places.contiguous()
-        rows = places[self.row_group]
+        rows = places.new_empty((len(self.row_group), places.shape[1]))
+        self.fill(places, rows)
+        return rows
+
+    def fill(self, places: torch.Tensor, rows: torch.Tensor) -> None:
+        """Put them into a tensor."""
+        torch.index_select(places, 0, self.row_group, out=rows)
         if len(self.moved):
             rows[self.moved] = self.moved_devices.gather(1, rows[self.moved].long())
-        return rows

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
+    from placewright.training.trainer import Trainer
 
 _ready_problems: WeakKeyDictionary[Problem, Problem] = WeakKeyDictionary()
 
@@ -35,6 +36,20 @@ class SimulatorClock:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Plans × ops: when a ready executor starts and ends each op."""
         return ready_times(problem, placements, priority)
+
+
+class CountingClock(SimulatorClock):
+    """The clock of a trainer's policy: plans simulated inside an episode count as judged."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def op_starts(self, problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        if not self.trainer.policy.judges_steps:  # those are judged again with each step
+            for environment in self.trainer.environments:
+                if environment.problem is problem:
+                    environment.evaluations += len(placements)
+        return super().op_starts(problem, placements)
 
 
 def ready_times(

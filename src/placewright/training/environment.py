@@ -160,13 +160,22 @@ class Environment:
         count = len(outcome.seconds)
         if count:
             best = best_plan(outcome)
-            key = (float(outcome.overflow[best]), float(outcome.seconds[best]))
-            if key < self.best_key and np.isfinite(key[1]):
-                priority, fusion = plans.priority, plans.fusion
-                self.best_placement = plans.placements[best].copy()
-                self.best_key, self.found_by = key, found_by
-                self.best_priority = None if priority is None else priority[best].copy()
-                self.best_fusion = None if fusion is None else fusion[best].copy()
-                self.history.append((self.evaluations + best + 1, self.seconds, key[1]))
+            self.keep(plans, best, self.evaluations + best + 1, found_by)
         self.evaluations += count
         return outcome
+
+    def keep(self, plans: JudgedPlans, index: int, evaluations: int, found_by: str) -> None:
+        """Keep one of these plans if it is better than the best.
+
+        Args:
+            evaluations: Plans judged so far, this one with them.
+        """
+        outcome = plans.outcome
+        key = (float(outcome.overflow[index]), float(outcome.seconds[index]))
+        if key < self.best_key and np.isfinite(key[1]):
+            priority, fusion = plans.priority, plans.fusion
+            self.best_placement = plans.placements[index].copy()
+            self.best_key, self.found_by = key, found_by
+            self.best_priority = None if priority is None else priority[index].copy()
+            self.best_fusion = None if fusion is None else fusion[index].copy()
+            self.history.append((evaluations, self.seconds, key[1]))

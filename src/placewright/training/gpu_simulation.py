@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
-    from placewright.simulator.gpu_lanes import LaneVerdict
+    from placewright.simulator.lane_batch import LaneVerdict
 
 _EXACT_PLANS = 16  # of the best, evaluated exactly at a time: as many as the CPU's lanes take
 

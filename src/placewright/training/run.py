@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -70,16 +71,24 @@ class TrainingRun:
     def path(self) -> Path:
         return self.folder / CHECKPOINT_FILE
 
-    def train(self, on_update: Callable[[Trainer], None] | None = None) -> bool:
+    def train(
+        self,
+        on_update: Callable[[Trainer], None] | None = None,
+        max_seconds: float = math.inf,
+    ) -> bool:
         """Train to the end of the budget, or until an interrupt; the state is saved either way.
 
         The first interrupt ends training after the current update, a second one at once; the saved
         state is always the end of an update.
 
+        Args:
+            max_seconds: Seconds after which training ends with the update under way, as after an
+                interrupt; another call goes on.
+
         Returns:
             Whether the budget is used.
         """
-        saved = time.monotonic()
+        saved = started = time.monotonic()
 
         def after_update(trainer: Trainer) -> bool:
             nonlocal saved
@@ -88,7 +97,7 @@ class TrainingRun:
             if time.monotonic() - saved >= self.save_interval:
                 self.save()
                 saved = time.monotonic()
-            return not interrupted.is_set()
+            return not interrupted.is_set() and time.monotonic() - started < max_seconds
 
         with catch_interrupts() as interrupted:
             make_folder(self.folder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.training.algorithms import set_learning_rate
-from placewright.training.clock import SimulatorClock
+from placewright.training.clock import CountingClock
 from placewright.training.credit import advantages_of
 from placewright.training.environment import best_plan
 from placewright.training.micro_batches import MicroBatches, check_cpu
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from placewright.outcome import Outcome
     from placewright.policies import Episodes, Policy
-    from placewright.problem import Problem
     from placewright.training.environment import Environment, JudgedPlans
+    from placewright.training.gpu_updates import GpuUpdateConfig, GpuUpdates
     from placewright.training.recipes.base import Recipe
     from placewright.workers import Workers
 
@@ -57,6 +57,8 @@ class Trainer:
         workers: Where micro-batches are computed; in this process by default.
         micro_batch: Episodes of a micro-batch; with workers 8 by default, or an eighth of an
             update if that is more, and no more than half of it.
+        gpu_updates: Make updates without leaving the policy's device, several at a time; see
+            `gpu_updates.GpuUpdates` for what this can do.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Trainer:
         max_seconds: float | None = None,
         workers: Workers | None = None,
         micro_batch: int | None = None,
+        gpu_updates: GpuUpdateConfig | None = None,
     ) -> None:
         import torch
 
@@ -85,11 +88,12 @@ class Trainer:
             if device == "auto":
                 device = "cuda" if torch.cuda.is_available() else "cpu"
             self.policy: Policy = fresh.to(device)  # type: ignore[attr-defined]
-        self.policy.use_clock(_CountingClock(self))
+        self.policy.use_clock(CountingClock(self))
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=recipe.learning_rate(0.0)
         )
         self.baseline, self.hooks = recipe.baseline(), recipe.hooks()
+        self.gpu_updates: GpuUpdates | None = None
         self.updates = 0
         self.finished = False
         self.seconds = 0.0
@@ -104,6 +108,11 @@ class Trainer:
         self._executor: ThreadPoolExecutor | None = None
         self.hooks.start(self)
         self.planned_updates = max_updates or self.hooks.planned_updates(self)
+        if gpu_updates is not None:
+            from placewright.training.gpu_updates import GpuUpdates, make_optimizer
+
+            self.gpu_updates = GpuUpdates(self, gpu_updates)
+            self.optimizer = make_optimizer(self.policy, recipe.learning_rate(0.0))
 
     @property
     def evaluations(self) -> int:
@@ -126,7 +135,8 @@ class Trainer:
     def mode(self) -> dict[str, Any]:
         """How updates are computed, as plain data, as far as it changes the results."""
         size = None if self.micro_batches is None else self.micro_batches.size
-        return {"micro_batch": size, "asynchronous": None}
+        gpu = None if self.gpu_updates is None else self.gpu_updates.config.identity
+        return {"micro_batch": size, "asynchronous": None, "gpu_updates": gpu}
 
     def run(self, on_update: Callable[[Trainer], bool] | None = None, threads: int = 1) -> None:
         """Train until the budget is used.
@@ -148,6 +158,9 @@ class Trainer:
         """Sample plans, judge them, learn from them, and judge the argmax plan."""
         if self._is_over():
             self.finished = True
+            return
+        if self.gpu_updates is not None:
+            self.gpu_updates.update()
             return
         progress = self.progress
         self.hooks.begin_update(self)
@@ -381,17 +394,3 @@ class Trainer:
         """Finish judging on the other thread: what an environment counts must not depend on it."""
         if self.pending is not None:
             self.pending.judged()
-
-
-class _CountingClock(SimulatorClock):
-    """The clock of a trainer's policy: plans simulated inside an episode count as judged."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-
-    def op_starts(self, problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        if not self.trainer.policy.judges_steps:  # those are judged again with each step
-            for environment in self.trainer.environments:
-                if environment.problem is problem:
-                    environment.evaluations += len(placements)
-        return super().op_starts(problem, placements)

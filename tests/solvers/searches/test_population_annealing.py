@@ -17,7 +17,9 @@ from placewright.solvers.searches.population_annealing import (
 
 torch = pytest.importorskip("torch")
 
+from placewright.simulator.gpu_lanes import GpuLanes  # noqa: E402
 from placewright.solvers.searches.replicas import Replicas  # noqa: E402
+from placewright.solvers.searches.search_space import bounded_grouping  # noqa: E402
 
 
 def replicas(groups: int, devices: int = 4, seed: int = 0) -> Replicas:
@@ -128,3 +130,26 @@ def test_the_temperature_falls_from_hot_to_cold_with_the_plans(problem):
         temperatures.append(budget.temperature)
     assert temperatures == pytest.approx([_HOT, (_HOT * _COLD) ** 0.5, _COLD])
     assert budget.is_used
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_plans_whose_fit_is_open_count_as_the_first_of_them_do(monkeypatch, fits):
+    """The capacity is the largest exact peak, or the largest lower bound, which is below it."""
+    problem = Problem(zoo.load("layered:ops=60,weights=true"), Cluster.parse("3xP100"))
+    grouping = bounded_grouping(problem, 10)
+    lanes = GpuLanes(problem, grouping.group, device="cpu")
+    places = lanes.draw(24, torch.Generator().manual_seed(6))
+    rows = places.T.numpy().astype(np.int32)
+    peak = judge(problem, problem.legalize(grouping.expand(rows))).peak.max()
+    low = int(lanes.evaluate(places).low.max())
+    assert low < peak
+    tight = problem.with_arrays(capacity=np.full(3, int(peak) if fits else low))
+    evaluator = _GpuEvaluator(Search(tight, MaxEvaluations(100), seed=0), grouping, "cpu")
+    evaluator.lanes = GpuLanes(tight, grouping.group, device="cpu")
+    verdict = evaluator.lanes.evaluate(places)
+    is_open = ~verdict.fits & ~(verdict.least_excess > 0).any(dim=0)
+    assert bool(is_open.any())
+    evaluator.open_plans_fit = evaluator._do_open_plans_fit(rows)
+    assert evaluator.open_plans_fit == fits
+    is_punished = evaluator._costs(verdict)[is_open] > verdict.step_time[is_open]
+    assert bool(is_punished.any()) != fits

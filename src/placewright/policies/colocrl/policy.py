@@ -79,7 +79,7 @@ class ColocRLConfig(PolicyConfig):
 
 
 @dataclass(frozen=True, eq=False)
-class _ColocRLObservation:
+class ColocRLObservation:
     """The network's inputs for a problem."""
 
     grouping: Grouping
@@ -120,7 +120,7 @@ class ColocRL(PolicyDefaults, nn.Module):
             config.tanh,
             1.0 if config.shared else 0.0,
         )
-        self._observations: WeakKeyDictionary[Problem, _ColocRLObservation] = WeakKeyDictionary()
+        self._observations: WeakKeyDictionary[Problem, ColocRLObservation] = WeakKeyDictionary()
 
     def to_config(self) -> dict[str, Any]:
         return {
@@ -141,13 +141,13 @@ class ColocRL(PolicyDefaults, nn.Module):
 
     def grouping(self, problem: Problem) -> Grouping:
         """The groups that it places."""
-        return self._observe(problem).grouping
+        return self.observe(problem).grouping
 
     @torch.no_grad()
     def act(
         self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
     ) -> Episodes:
-        observation, torch_device = self._observe(problem), self.placer.go.device
+        observation, torch_device = self.observe(problem), self.placer.go.device
         rng = np.random.default_rng(seed)
         size = (count, len(observation.grouping), self.devices)
         gumbel = np.zeros(size) if greedy else rng.gumbel(size=size)
@@ -181,7 +181,7 @@ class ColocRL(PolicyDefaults, nn.Module):
         )
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        observation, torch_device = self._observe(problem), self.placer.go.device
+        observation, torch_device = self.observe(problem), self.placer.go.device
         device = torch.as_tensor(episodes.actions["device"], dtype=torch.long, device=torch_device)
         logit_shift = episodes.actions.get("added")
         log_prob, entropy, log_prob_of_best = self.placer.score(
@@ -204,14 +204,15 @@ class ColocRL(PolicyDefaults, nn.Module):
         )
         return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
-    def _encode(self, observation: _ColocRLObservation, episodes: int) -> EncoderMemory:
+    def _encode(self, observation: ColocRLObservation, episodes: int) -> EncoderMemory:
         """The groups, encoded once for all episodes."""
         groups = torch.cat([self.kind(observation.kinds), observation.features], dim=1)[None]
         return self.placer.encode(
             groups, torch.zeros(episodes, dtype=torch.long, device=groups.device)
         )
 
-    def _observe(self, problem: Problem) -> _ColocRLObservation:
+    def observe(self, problem: Problem) -> ColocRLObservation:
+        """The network's inputs for a problem, computed once."""
         torch_device, cached = self.placer.go.device, self._observations.get(problem)
         if cached is None or cached.legal.device != torch_device:
             config = self.config
@@ -225,7 +226,7 @@ class ColocRL(PolicyDefaults, nn.Module):
             adjacency[source, target] = adjacency[target, source] = 1.0
             sizes = op_groups.largest_output_bytes(problem, grouping, config.outputs)
             legal = op_groups.legal_devices(problem, grouping)
-            self._observations[problem] = _ColocRLObservation(
+            self._observations[problem] = ColocRLObservation(
                 grouping,
                 torch.as_tensor(legal, device=torch_device),
                 torch.as_tensor(

@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright.errors import ConfigError, MissingDependency
 from placewright.plan_batch import PlanBatch
+from placewright.simulator import judge
 from placewright.solvers.balanced import balanced_placements
 from placewright.solvers.heft import HEFT
 from placewright.solvers.searches.initial_plans import distinct_rows
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
-    from placewright.simulator.gpu_lanes import LaneVerdict
+    from placewright.simulator.lane_batch import LaneVerdict
     from placewright.solvers.search import Search
     from placewright.solvers.searches.search_space import Rows
     from placewright.transforms import Grouping
@@ -183,7 +184,11 @@ class _ExactEvaluator:
 
 
 class _GpuEvaluator:
-    """Evaluates with lanes on a GPU; what would be the best plan goes to the search, exactly."""
+    """Evaluates with lanes on a GPU; what would be the best plan goes to the search, exactly.
+
+    A plan whose bounds leave open whether it fits counts as one that fits if all such plans among
+    the first ones do, and else with an overflow in the middle of its bounds.
+    """
 
     def __init__(self, search: Search, grouping: Grouping, device: str) -> None:
         from placewright.simulator.gpu_lanes import check_scope
@@ -192,6 +197,7 @@ class _GpuEvaluator:
         self.search, self.grouping, self.device = search, grouping, device
         self.exact = _ExactEvaluator(search, grouping)
         self.best_cost = np.inf
+        self.open_plans_fit = False
 
     def begin(self, rows: Rows) -> Rows | None:
         from placewright.simulator.gpu_lanes import GpuLanes
@@ -200,7 +206,23 @@ class _GpuEvaluator:
         self.lanes = GpuLanes(
             self.search.problem, self.grouping.group, self.exact.priority, self.device
         )
+        if best_first is not None:
+            self.open_plans_fit = self._do_open_plans_fit(best_first)
         return best_first
+
+    def _do_open_plans_fit(self, rows: Rows) -> bool:
+        """Whether all of these plans that the bounds leave open fit."""
+        import torch
+
+        columns = np.ascontiguousarray(rows.T.astype(np.uint8))
+        verdict = self.lanes.evaluate(torch.from_numpy(columns).to(self.device))
+        is_open = ~verdict.fits & (verdict.least_excess.sum(dim=0) == 0)
+        placements = self.search.problem.legalize(self.grouping.expand(rows[is_open.cpu().numpy()]))
+        if not len(placements):
+            return True
+        order = self.exact.priority
+        priority = None if order is None else np.tile(order, (len(placements), 1))
+        return not judge(self.search.problem, placements, priority).overflow.any()
 
     def cost(self, columns: torch.Tensor) -> torch.Tensor | None:
         """What may be the best is judged exactly; a plan between its bounds may turn out not to
@@ -221,9 +243,11 @@ class _GpuEvaluator:
         return cost
 
     def _costs(self, verdict: LaneVerdict) -> torch.Tensor:
-        """As on the CPU, with the overflow in the middle of its bounds."""
+        """As on the CPU, with the overflow as its bounds have it."""
         least, most = verdict.least_excess.sum(dim=0), verdict.most_excess.sum(dim=0)
-        return _penalised(verdict.step_time, (least.double() + most.double()) / 2, self.exact)
+        middle = (least.double() + most.double()) / 2
+        overflow = least.double() if self.open_plans_fit else middle
+        return _penalised(verdict.step_time, overflow, self.exact)
 
 
 def _penalised(
