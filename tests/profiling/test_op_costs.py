@@ -20,7 +20,12 @@ from placewright.profiling.op_signatures import (
     equal_ops,
     writes_in_place,
 )
-from placewright.profiling.sample_inputs import index_limits, sample_like
+from placewright.profiling.sample_inputs import (
+    group_rows,
+    index_limits,
+    sample_ends,
+    sample_like,
+)
 from placewright.profiling.timing import (
     Timing,
     summarise,
@@ -292,6 +297,20 @@ def test_a_cache_is_written_in_place_and_its_rows_differ():
     assert set(limits.values()) == {6}  # steps of the context
     drawn = sample_like(torch.empty(6, dtype=torch.int64), torch.device("cpu"), 6, is_unique=True)
     assert sorted(drawn.tolist()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_ends_of_groups_are_in_order():
+    graph = torch.fx.symbolic_trace(torch.nn.Identity()).graph
+    x, weights, ends = (graph.placeholder(name) for name in ("x", "weights", "ends"))
+    x.meta["val"], weights.meta["val"] = torch.empty(8, 4), torch.empty(64, 4, 6)
+    product = torch.ops.aten._grouped_mm.default
+    assert group_rows(graph.call_function(product, (x, weights, ends))) == {ends: 8}
+    x.meta["val"], weights.meta["val"] = torch.empty(4, 8), torch.empty(8, 6)
+    assert group_rows(graph.call_function(product, (x, weights, ends))) == {ends: 8}
+    drawn = sample_ends(torch.empty(64, dtype=torch.int32), torch.device("cpu"), 8)
+    assert drawn.dtype == torch.int32
+    assert drawn[-1] == 8
+    assert (drawn.diff() >= 0).all()
 
 
 def test_samples_have_the_layout_and_are_positive():

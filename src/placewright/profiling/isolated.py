@@ -103,25 +103,31 @@ def _input_sets(
 ) -> list[list[Any]]:
     """Sets of an op's inputs, which calls cycle through."""
     from placewright.profiling.sample_inputs import (
+        group_rows,
         index_limits,
         needs_unique_indices,
+        sample_ends,
         sample_like,
     )
 
     graph = program.graph
     op, node = graph.ops[position], program.builder.op_nodes.get(position)
     limits: dict[int, int] = {}
+    rows: dict[int, int] = {}
     if node is not None:
-        for source, limit in index_limits(node).items():
-            tensors = program.builder.node_tensors.get(source)
-            if tensors and tensors[0] in op.inputs:
-                limits[op.inputs.index(tensors[0])] = limit
+        for found, numbers in ((limits, index_limits(node)), (rows, group_rows(node))):
+            for source, number in numbers.items():
+                tensors = program.builder.node_tensors.get(source)
+                if tensors and tensors[0] in op.inputs:
+                    found[op.inputs.index(tensors[0])] = number
     is_distinct = node is not None and needs_unique_indices(node)
     cold_inputs = [at for at, is_cold in enumerate(cache_state.cold_inputs) if is_cold]
     size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold_inputs)
     copies = _copy_count(size, device) if size else 1
 
     def sample(at: int) -> Any:
+        if at in rows:
+            return sample_ends(program.meta_tensors[op.inputs[at]], device.torch_device, rows[at])
         return sample_like(
             program.meta_tensors[op.inputs[at]], device.torch_device, limits.get(at), is_distinct
         )

@@ -2,7 +2,7 @@
 
 Numbers are drawn between 0.5 and 1.5: roots, logarithms, divisors and variances are valid, and none
 is so small that a processor takes a slow path. Integers are valid for the op: indices within range,
-classes that exist.
+classes that exist, ends of groups in order.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _CLASS_LOSSES = (
     "cross_entropy",
 )
 _CLASS_LOSSES_BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
+_GROUPED_OPS = ("_grouped_mm", "grouped_mm_fallback", "grouped_weight_gradient")
 _MAX_RANDOM = 1 << 20  # numbers that are drawn, then repeated: drawing is slow on the host
 
 
@@ -75,6 +76,34 @@ def _iter_limits(node: Node) -> Iterator[tuple[Any, int]]:
 def needs_unique_indices(node: Node) -> bool:
     """Whether the indices that a node writes to must differ."""
     return op_name(node) in _UNIQUE_INDEX_OPS
+
+
+def group_rows(node: Node) -> dict[Node, int]:
+    """The node that a grouped product reads as ends of its groups, and how many rows these share.
+
+    A kernel of a GPU ends the process where an end is below the one before.
+    """
+    if op_name(node) not in _GROUPED_OPS or not isinstance(node.target, torch._ops.OpOverload):
+        return {}
+    args = named_arguments(node)
+    ends = args.get("offs")
+    if not isinstance(ends, Node):
+        return {}
+    rows = _shape(args["self"] if "self" in args else args["input"])
+    return {ends: rows[-1] if len(rows) == 2 and _is_summed(node) else rows[0]}
+
+
+def _is_summed(node: Node) -> bool:
+    """Whether groups share what is summed over: of a product of two matrices."""
+    args = named_arguments(node)
+    return "mat2" in args and len(_shape(args["mat2"])) == 2
+
+
+def sample_ends(template: torch.Tensor, device: torch.device, rows: int) -> torch.Tensor:
+    """Ends of groups of about equal size, which share `rows`."""
+    groups = template.numel()
+    ends = torch.arange(1, groups + 1, device=device) * rows // max(1, groups)
+    return ends.to(template.dtype)
 
 
 def sample_like(

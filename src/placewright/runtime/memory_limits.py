@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from placewright.device import HOST
 from placewright.errors import ExecutionError
 from placewright.graph import WEIGHT, Graph, Op
@@ -117,7 +119,10 @@ class MemoryLimits:
             *planned.placement.tolist(),
             *(int(devices[op.name]) for op in whole.ops[len(planned) :]),
         ]
-        timeline = simulate(problem, Plan.of(problem, placement, staging=planned.staging))
+        priority = planned.priority
+        if priority is not None:  # weights are no part of a step
+            priority = np.append(priority, np.zeros(len(whole) - len(planned)))
+        timeline = simulate(problem, Plan.of(problem, placement, priority, staging=planned.staging))
         excess = {}
         real_devices = {device.name: device for device in graph.backend.real_devices}
         held = _held_tensors(graph, args)
