@@ -89,9 +89,9 @@ def rerun_checkpoints(
 ) -> Iterator[None]:
     """Let checkpoints that are made inside the block run again as they ran first.
 
-    A reentrant one runs its function again in the backward pass, after the call, maybe in another
-    thread, where no placement is active: it would find weights on several devices. And a checkpoint
-    stores the random states of its arguments' devices, not of those where its functions run.
+    One runs its function again in the backward pass, after the call, maybe in another thread, where
+    no placement is active: it would find weights on several devices. And it stores the random
+    states of its arguments' devices, not of those where its functions run.
 
     Args:
         new_scope: Makes a placement of its own for a second run.
@@ -101,18 +101,25 @@ def rerun_checkpoints(
     functions: Any = checkpoint
     apply, infer_type = kind.apply, functions._infer_device_type
     get_states = functions.get_device_states
+    generate = functions._checkpoint_without_reentrant_generator
     on_gpus = [torch.empty(0, device=gpu) for gpu in gpus]
 
-    def apply_under_placement(function: Any, *args: Any) -> Any:
-        def run(*values: Any) -> Any:
+    def under_placement(function: Any) -> Any:
+        def run(*values: Any, **named: Any) -> Any:
             overrides: Any = torch.overrides
             modes = overrides._get_current_function_mode_stack()
             if any(isinstance(mode, EagerPlacement) for mode in modes):
-                return function(*values)
+                return function(*values, **named)
             with new_scope():
-                return function(*values)
+                return function(*values, **named)
 
-        return apply(run, *args)
+        return run
+
+    def apply_under_placement(function: Any, *args: Any) -> Any:
+        return apply(under_placement(function), *args)
+
+    def generate_under_placement(function: Any, *args: Any, **named: Any) -> Any:
+        return generate(under_placement(function), *args, **named)
 
     def get_states_of_gpus(*args: Any) -> Any:
         return get_states(*on_gpus)
@@ -124,6 +131,8 @@ def rerun_checkpoints(
         stack.enter_context(mock.patch.object(kind, "apply", apply_under_placement))
         if on_gpus:
             patch = mock.patch.object
+            name = "_checkpoint_without_reentrant_generator"
+            stack.enter_context(patch(checkpoint, name, generate_under_placement))
             stack.enter_context(patch(checkpoint, "get_device_states", get_states_of_gpus))
             stack.enter_context(patch(checkpoint, "_infer_device_type", infer_type_of_gpus))
         yield

@@ -52,7 +52,7 @@ class Executor:
         pack_weights: Whether streamed weights may move in the host's memory, so that neighbours are
             copied together; anything that holds their old addresses breaks.
         host_kernels: Whether products of few rows on the CPU may use our own kernel, if faster.
-        replaced_weights: Positions of weights whose data a program has replaced; see
+        shared_weights: Positions of weights that share memory with tensors of the program; see
             `place_weights`.
 
     Raises:
@@ -74,7 +74,7 @@ class Executor:
         staging_buffers: dict[str, torch.Tensor] | None = None,
         pack_weights: bool = True,
         host_kernels: HostKernels = True,
-        replaced_weights: Collection[int] = (),
+        shared_weights: Collection[int] = (),
     ) -> None:
         self.program, self.plan = program, plan
         self.real_devices = self._find_devices(device_map)
@@ -84,7 +84,7 @@ class Executor:
         if isinstance(weights, torch.nn.Module):
             weights = model_tensors(program, weights)
         self.resident = place_weights(
-            program, weights, self.instructions, self.real_devices, pack_weights, replaced_weights
+            program, weights, self.instructions, self.real_devices, pack_weights, shared_weights
         )
         self.kept_tensors: dict[Tensor, torch.Tensor] = {}
         self._keep_tensors = tuple(dict.fromkeys(keep_tensors))

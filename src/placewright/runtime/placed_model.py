@@ -153,7 +153,6 @@ class PlacedModel:
         for target, tensor in sorted(targets, key=lambda pair: pair[0] != "cpu"):
             if tensor.device != torch.device(target):
                 tensor.data = tensor.data.to(target)
-        self.backend.note_addresses(tensor for _, tensor in targets)
 
     def install(self) -> None:
         """Redirect the model's calls to this object."""

@@ -5,16 +5,18 @@ Weights of CPU workers are in huge pages where the system has them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.huge_pages import use_huge_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from placewright.graph import Tensor
     from placewright.runtime.instructions import DeviceInstructions, Instructions
@@ -32,7 +34,7 @@ def place_weights(
     instructions: Instructions,
     real_devices: Sequence[RealDevice],
     pack_weights: bool = True,
-    replaced: Collection[int] = (),
+    shared: Collection[int] = (),
 ) -> list[ResidentTensors]:
     """Move a model's weights and states to the devices of the plan.
 
@@ -42,8 +44,8 @@ def place_weights(
     Args:
         tensors: The model's own tensor of each weight and stored state, by position.
         pack_weights: Whether streamed weights may also become adjacent, to be copied together.
-        replaced: Positions of weights whose data a program has replaced. It may know that memory by
-            another name, too, so they are streamed from where they are, pinned or not.
+        shared: Positions of weights that share memory with tensors of the program, so that they
+            must not move in the host's memory: they are streamed from there, pinned or not.
 
     Returns:
         The resident tensors of each device.
@@ -64,7 +66,7 @@ def place_weights(
     for real_device, device_instructions in zip(real_devices, instructions.per_device, strict=True):
         if pack_weights and device_instructions.staging is not None and real_device.is_gpu:
             for batch in device_instructions.staging.batches:
-                if not any(copy.tensor[0] in replaced for copy in batch):
+                if not any(copy.tensor[0] in shared for copy in batch):
                     _pack_contiguous(program, tensors, batch)
     all_resident: list[ResidentTensors] = [{} for _ in real_devices]
     for real_device, resident, device_instructions in zip(
@@ -79,7 +81,7 @@ def place_weights(
                         f"{program.graph.ops[position].name!r} has no data yet: load the model's "
                         "weights first, or give them to apply(weights=...)"
                     )
-                is_pinned = position in pinned and position not in replaced
+                is_pinned = position in pinned and position not in shared
                 resident[tensor] = _move_weight(weight, real_device, is_pinned)
         add_views(program, device_instructions, real_device, resident)
     for real_device, resident, device_instructions in zip(
@@ -156,6 +158,31 @@ def _is_dense(slot: tuple[int, torch.Tensor]) -> bool:
         stride * (size - 1) for size, stride in zip(weight.shape, weight.stride(), strict=True)
     )
     return span == weight.numel() > 0 and offset % weight.element_size() == 0
+
+
+def shared_storages(known: Iterable[Any]) -> set[int]:
+    """The storages of these tensors that tensors of others have, too, such as `weight.data`."""
+    tensors = {id(value): value for value in known if isinstance(value, torch.Tensor)}
+    counts = Counter(
+        storage_key(tensor)
+        for tensor in tensors.values()
+        if tensor.layout == torch.strided and not is_lazy(tensor)
+    )
+    alone = torch.empty(1)
+    own_count = _use_count(storage_key(alone)) - 1  # what counting itself adds
+    return {key for key, count in counts.items() if _use_count(key) - own_count > count}
+
+
+def _use_count(key: int) -> int:
+    torch_c: Any = torch._C
+    count: int = torch_c._storage_Use_Count(key)
+    return count
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """A number of a tensor's memory."""
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 def gather_to_host(model: torch.nn.Module) -> None:

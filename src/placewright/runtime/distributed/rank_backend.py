@@ -25,7 +25,7 @@ from placewright.runtime.dynamo.model_calls import ModelCalls
 from placewright.runtime.dynamo.steps import resolve_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
     from placewright.runtime.distributed.host_ranks import HostRanks
@@ -52,7 +52,11 @@ class RankBackend(PlanBackend):
         return find_rank_devices(self.host_ranks, self.session.rank, self.device_map)
 
     def new_executor(
-        self, program: Program, plan: Plan, weights: Mapping[int, torch.Tensor]
+        self,
+        program: Program,
+        plan: Plan,
+        weights: Mapping[int, torch.Tensor],
+        args: Sequence[Any] = (),
     ) -> RankExecutor:
         """This rank's executor of a program; rank 0 lets the others make theirs."""
         self.session.check()

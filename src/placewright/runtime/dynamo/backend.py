@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
-from torch.nn.parameter import is_lazy
 
 from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.frontends.pytorch.decompositions import hide_decompositions
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
     check_reentrant,
@@ -46,9 +46,10 @@ from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import plan_devices
+from placewright.runtime.weight_storage import shared_storages, storage_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.plan import Plan
@@ -100,7 +101,6 @@ class PlanBackend:
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
         self.graphs: list[CompiledGraph] = []
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
-        self._addresses: dict[int, int] = {}  # of weights that were placed, by id
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self._run_counts = threading.local()
@@ -119,7 +119,7 @@ class PlanBackend:
         self._eager_lock = threading.RLock()
         if sibling is not None:
             self.lock, self.staging_buffers = sibling.lock, sibling.staging_buffers
-            self._executors, self._addresses = sibling._executors, sibling._addresses
+            self._executors = sibling._executors
         if model is not None:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
@@ -300,16 +300,22 @@ class PlanBackend:
         program: Program,
         plan: Plan,
         weights: Mapping[int, torch.Tensor],
+        args: Sequence[Any] = (),
     ) -> Executor:
         """An executor of a program; streamed weights are packed only while there is no other."""
         self.evict_executors()
-        replaced = {
+        known = [*args, *(tensor for _, tensor in self.named_tensors())]
+        for graph in self._executors.values():
+            if graph.executor is not None:
+                known += [value for held in graph.executor.resident for value in held.values()]
+        shared = shared_storages(known)
+        shared_weights = {
             position
             for position, weight in weights.items()
-            if self._addresses.get(id(weight), weight.data_ptr()) != weight.data_ptr()
+            if weight.device.type == "cpu" and storage_key(weight) in shared
         }
         with torch.inference_mode(False):  # or later calls could not save what is allocated here
-            executor = Executor(
+            return Executor(
                 program,
                 weights,
                 plan,
@@ -318,18 +324,8 @@ class PlanBackend:
                 staging_buffers=self.staging_buffers,
                 pack_weights=not self._executors,
                 host_kernels=self.host_kernels,
-                replaced_weights=replaced,
+                shared_weights=shared_weights,
             )
-        self.note_addresses(
-            weight for position, weight in weights.items() if position not in replaced
-        )
-        return executor
-
-    def note_addresses(self, weights: Iterable[torch.Tensor]) -> None:
-        """Note where the data of weights is; where it is later, a program has replaced it."""
-        self._addresses.update(
-            (id(weight), weight.data_ptr()) for weight in weights if not is_lazy(weight)
-        )
 
     def evict_executors(self) -> None:
         """Close the executors that were used the longest ago, where there are too many."""
@@ -449,6 +445,8 @@ class PlanBackend:
             mode = self._eager_placement()
             mode.begin_call()
             gpus = {device.torch_device for device in self.real_devices if device.is_gpu}
+            for gpu in gpus:
+                current_backend().open_context(gpu)  # also for a backward pass in this thread
             with memory_caps(mode.limits), rerun_checkpoints(mode.for_rerun, gpus), mode:
                 yield
 

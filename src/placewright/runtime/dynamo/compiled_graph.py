@@ -307,7 +307,7 @@ class CompiledGraph:
                 for position, (names, index) in self._weight_names.items()
             }
             self.executor = self.backend.new_executor(
-                self.program, self.plan, weights | self._constants
+                self.program, self.plan, weights | self._constants, args
             )
             self._addresses = [tensor.data_ptr() for tensor in weights.values()]
             self._process = os.getpid()
