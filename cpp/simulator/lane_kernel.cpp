@@ -1,17 +1,14 @@
 #include "simulator/lane_kernel.hpp"
 
 #include "clones.hpp"
+#include "simulator/lane_sweep.hpp"
 
 namespace placewright {
-
-namespace {
-constexpr size_t L = LaneKernel::kLanes;
-}
 
 void LaneKernel::set_order(const double* priority) {
   if (!priority && layout_ && layout_->is_graph_order) return;
   layout_.emplace(a_, priority, nullptr);
-  place_.resize(a_.ops * L);
+  place_.resize(a_.ops * size_t{L});
   arrival_.resize(layout_->slots * L);
   use_.resize(layout_->slots * L);
   device_free_.resize(a_.devices * L);
@@ -21,13 +18,13 @@ void LaneKernel::set_order(const double* priority) {
 
 void LaneKernel::run(const int32_t* const* device, bool with_peaks, Verdict& verdict) {
   const int32_t* rows[L];
-  for (size_t l = 0; l < L; ++l) rows[l] = device[l];
+  for (int l = 0; l < L; ++l) rows[l] = device[l];
   uint8_t* place = place_.data();
   for (size_t op = 0, ops = a_.ops; op < ops; ++op) {
-    for (size_t l = 0; l < L; ++l) place[op * L + l] = static_cast<uint8_t>(rows[l][op]);
+    for (int l = 0; l < L; ++l) place[op * L + l] = static_cast<uint8_t>(rows[l][op]);
   }
   verdict.low.resize(a_.devices * L), verdict.high.resize(a_.devices * L);
-  LaneBuffers<double> buffers;
+  LaneBuffers buffers;
   buffers.place = place_.data(), buffers.arrival = arrival_.data(), buffers.use = use_.data();
   buffers.device_free = device_free_.data(), buffers.at = nullptr, buffers.channel_free = channel_free_.data();
   buffers.live_low = live_low_.data(), buffers.live_high = live_high_.data();
@@ -39,22 +36,20 @@ void LaneKernel::run(const int32_t* const* device, bool with_peaks, Verdict& ver
   } else {
     sweep_times(buffers, step_time, inexact);
   }
-  for (size_t l = 0; l < L; ++l) verdict.step_time[l] = step_time[l], verdict.exact[l] = !inexact[l];
+  for (int l = 0; l < L; ++l) verdict.step_time[l] = step_time[l], verdict.exact[l] = !inexact[l];
 }
 
 // The arrivals of one tensor are a local array: then nothing else can be the same memory, which makes the sweep faster.
-PLACEWRIGHT_CLONES void LaneKernel::sweep_times(LaneBuffers<double> buffers, double* step_time, int32_t* inexact) {
+PLACEWRIGHT_CLONES void LaneKernel::sweep_times(LaneBuffers buffers, double* step_time, int32_t* inexact) {
   alignas(64) double at[LaneLayout::kMaxDevices * L];
   buffers.at = at;
-  const LaneProblem<double> problem = layout_->view(a_.compute.data(), layout_->transfer.data());
-  sweep_lanes<false>(problem, buffers, VectorLanes{}, step_time, inexact);
+  sweep_lanes<false>(view(*layout_), buffers, step_time, inexact);
 }
 
-PLACEWRIGHT_CLONES void LaneKernel::sweep_with_peaks(LaneBuffers<double> buffers, double* step_time, int32_t* inexact) {
+PLACEWRIGHT_CLONES void LaneKernel::sweep_with_peaks(LaneBuffers buffers, double* step_time, int32_t* inexact) {
   alignas(64) double at[LaneLayout::kMaxDevices * L];
   buffers.at = at;
-  const LaneProblem<double> problem = layout_->view(a_.compute.data(), layout_->transfer.data());
-  sweep_lanes<true>(problem, buffers, VectorLanes{}, step_time, inexact);
+  sweep_lanes<true>(view(*layout_), buffers, step_time, inexact);
 }
 
 }  // namespace placewright

@@ -9,9 +9,11 @@
 
 namespace placewright {
 
+struct LaneBuffers;
+
 class LaneKernel {
  public:
-  static constexpr int kLanes = VectorLanes::kCount;
+  static constexpr int kLanes = 16;
 
   explicit LaneKernel(const ProblemLayout& layout) : a_(layout) {}
 
@@ -29,8 +31,8 @@ class LaneKernel {
   void run(const int32_t* const* device, bool with_peaks, Verdict& verdict);
 
  private:
-  void sweep_times(LaneBuffers<double> buffers, double* step_time, int32_t* inexact);
-  void sweep_with_peaks(LaneBuffers<double> buffers, double* step_time, int32_t* inexact);
+  void sweep_times(LaneBuffers buffers, double* step_time, int32_t* inexact);
+  void sweep_with_peaks(LaneBuffers buffers, double* step_time, int32_t* inexact);
 
   const ProblemLayout& a_;
   std::optional<LaneLayout> layout_;

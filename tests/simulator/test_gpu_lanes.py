@@ -16,14 +16,13 @@ from strategies import plans, problems
 from placewright import Cluster, Constraints, Device, Link, Problem, judge, zoo
 from placewright.errors import ConfigError, PlanError, ProblemError
 from placewright.simulator import reference
-from placewright.simulator._kernel import lane_source
 from placewright.simulator.evaluation import kernel
+from placewright.simulator.lane_launch import block_size, kernel_source, launch_size
 from placewright.solvers.searches.search_space import bounded_grouping
 
 torch = pytest.importorskip("torch")
 
-from placewright.simulator import gpu_lanes  # noqa: E402
-from placewright.simulator.gpu_lanes import GpuLanes, launch_size  # noqa: E402
+from placewright.simulator.gpu_lanes import GpuLanes  # noqa: E402
 
 SOME = settings(
     max_examples=120,
@@ -80,6 +79,7 @@ def test_a_thread_is_the_reference_but_for_rounding(data):
         ("layered:ops=300,weights=true", "4xP100+cpu"),
         ("transformer:blocks=2,tokens=64", "2xV100+cpu"),
         ("cifar10:graph=3", "8xP100"),
+        ("layered:ops=300,weights=true", "8xA100-nvlink"),
     ],
 )
 def test_threads_equal_the_cpus_lanes_on_networks(network, cluster, priorities):
@@ -98,6 +98,19 @@ def test_threads_equal_the_cpus_lanes_on_networks(network, cluster, priorities):
     assert np.abs(share - 1).max(initial=0.0) < rounding(problem)
     times = GpuLanes(problem, priority=order, device="cpu").evaluate(columns(placements), False)
     torch.testing.assert_close(times.step_time, found.step_time, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("cluster", ["4xP100+cpu", "8xA100-nvlink"])
+def test_bytes_are_exact_where_32_bits_do_not_count_them(cluster):
+    problem = Problem(zoo.load("layered:ops=100,weights=true"), Cluster.parse(cluster))
+    a = problem.arrays
+    large = problem.with_arrays(sizes=a.sizes * 2**20 + 1, workspace=a.workspace * 2**20)
+    placements = random_placements(large, 40)
+    found = GpuLanes(large, device="cpu").evaluate(columns(placements))
+    exact = kernel(large.arrays).judge_lanes(placements, None, None, True, 1)
+    assert int(found.high.max()) > 2**32
+    np.testing.assert_array_equal(found.low.T.numpy(), exact[2])
+    np.testing.assert_array_equal(found.high.T.numpy(), exact[3])
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -179,22 +192,37 @@ def test_without_a_gpu_the_lanes_say_so():
         GpuLanes(problem)
 
 
-def test_blocks_fit_the_shared_memory_and_the_plans():
-    # 352 bytes × 128 threads + 1,024 = 46,080 bytes: 5 blocks in 233,472; 132 × 5 × 128 threads
-    assert launch_size(10**6, 352, 300, 132, 232_448, 233_472, 10**11) == (128, 84_480)
-    assert launch_size(1_000, 352, 300, 132, 232_448, 233_472, 10**11) == (128, 1_024)
-    # 3,172 bytes of 64 threads: 203,008; 96 threads would need 304,512
-    assert launch_size(10**6, 3_172, 300, 132, 232_448, 233_472, 10**11) == (64, 132 * 64)
-    # a quarter of 12,000,000 bytes has room for 1,500 bytes of 2,000 threads: 15 blocks of 128
-    assert launch_size(10**6, 352, 300, 132, 232_448, 233_472, 12_000_000) == (128, 1_920)
+def test_blocks_fit_the_shared_memory():
+    # 224 bytes × 256 threads + 1,024 = 58,368 bytes: 4 blocks in 233,472
+    assert block_size(224, 232_448, 233_472) == (256, 4)
+    # 352 bytes × 128 threads + 1,024 = 46,080 bytes: 5 blocks; of 256 threads there would be 2
+    assert block_size(352, 232_448, 233_472) == (128, 5)
+    # 3,172 bytes of 64 threads: 203,008; twice 32 threads: 205,056
+    assert block_size(3_172, 232_448, 233_472) == (64, 1)
     with pytest.raises(ProblemError, match="do not fit"):
-        launch_size(1, 10_000, 300, 132, 232_448, 233_472, 10**11)
+        block_size(10_000, 232_448, 233_472)
+
+
+def test_threads_share_the_plans_evenly():
+    # 132 × 4 × 256 = 135,168 threads are resident
+    assert launch_size(131_072, 256, 4, 300, 132, 10**11) == (256, 131_072)
+    # 140,000 plans take two rounds: 70,000 threads, in 274 blocks
+    assert launch_size(140_000, 256, 4, 300, 132, 10**11) == (256, 70_144)
+    # 10,000 plans: 76 on each of 132 multiprocessors, in blocks of 96
+    assert launch_size(10_000, 256, 4, 300, 132, 10**11) == (96, 10_080)
+    assert launch_size(5, 256, 4, 300, 132, 10**11) == (32, 32)
+    # a quarter of 12,000,000 bytes has room for 1,200 bytes of 2,500 threads
+    block, threads = launch_size(10**6, 256, 4, 300, 132, 12_000_000)
+    assert 2_000 < threads <= 2_500 + block
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
-def test_nvcc_compiles_the_source_that_ships(tmp_path):
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("peaks", "one_channel"), [(True, True), (False, False)])
+def test_nvcc_compiles_the_source_that_ships(tmp_path, peaks, one_channel, wide):
     source = tmp_path / "lanes.cu"
-    source.write_text(lane_source())
+    block, blocks = (128, 5) if wide else (256, 4)
+    source.write_text(kernel_source(peaks, one_channel, wide, block, blocks))
     options = ("-std=c++17", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", "lanes.cubin")
     done = subprocess.run(
         ["nvcc", *options, source.name],
@@ -204,10 +232,11 @@ def test_nvcc_compiles_the_source_that_ships(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "lane_peaks" in done.stderr
+    assert "'lanes'" in done.stderr
     registers = [int(count) for count in re.findall(r"Used (\d+) registers", done.stderr)]
-    # five blocks of 128 threads share the 65,536 registers of a multiprocessor
-    assert max(registers) * gpu_lanes._BLOCKS_PER_MULTIPROCESSOR * 128 <= 65_536
+    # all resident threads share the 65,536 registers of a multiprocessor
+    assert 0 < max(registers) * blocks * block <= 65_536
+    assert re.findall(r"(\d+) bytes spill stores", done.stderr) == ["0"]
 
 
 @pytest.mark.gpu

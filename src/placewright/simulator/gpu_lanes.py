@@ -1,9 +1,9 @@
 """Evaluates plans side by side on a GPU: float32 step times and bounds of the memory peaks.
 
-One plan a thread, by the source that the CPU's lanes are made of (`cpp/simulator/lane_sweep.hpp`).
-It is an explicit backend: nothing in the library picks it by itself. Times are rounded to float32
-at each addition; the bounds of the peaks are those of the CPU's lanes, in whole bytes. Judge a plan
-again with `evaluate` before you report it.
+One plan a thread, in `cpp/simulator/lane_threads.hpp`. It is an explicit backend: nothing in the
+library picks it by itself. Times are rounded to float32 at each addition; the bounds of the peaks
+are those of the CPU's lanes, in whole bytes. Judge a plan again with `evaluate` before you report
+it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from placewright.errors import ConfigError, PlanError, ProblemError
 from placewright.simulator._kernel import (
     lane_arrays,
     lane_fields,
-    lane_source,
+    lane_state_bytes,
     run_lane_threads,
 )
 from placewright.simulator.lane_batch import LaneBatch, LaneVerdict
+from placewright.simulator.lane_launch import WARP, block_size, kernel_source, launch_size
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -32,12 +33,22 @@ if TYPE_CHECKING:
 MAX_DEVICES = 24
 """Devices of a cluster that the lanes can evaluate."""
 
-_BLOCK = 128  # threads of a block; fewer where their state would not fit its shared memory
-_WARP = 32
-_BLOCKS_PER_MULTIPROCESSOR = 5  # by the registers of `lane_peaks`, 96 a thread
-_SHARED_RESERVE = 1024  # bytes of shared memory that CUDA takes of each block
-_BUFFER_SHARE = 0.25  # of the GPU's memory, for arrivals on their way
-_HOST_THREADS = 48  # on the host: several blocks of `_WARP`, the last of them not full
+_HOST_THREADS = 48  # on the host: several blocks of `WARP`, the last of them not full
+
+
+@dataclass(frozen=True)
+class _LaunchShape:
+    """How a batch is launched.
+
+    Args:
+        block: Threads of a block.
+        threads: Threads of all blocks.
+        most: Threads of a block and blocks of a multiprocessor at most.
+    """
+
+    block: int
+    threads: int
+    most: tuple[int, int]
 
 
 class GpuLanes:
@@ -70,7 +81,15 @@ class GpuLanes:
         order = None if priority is None else _order_keys(priority, a.ops)
         row = np.arange(a.ops, dtype=np.int32) if self._rows is None else self._rows.op_row
         packed = lane_arrays(a, order, row)
-        self._slots, self._state_bytes = packed.pop("slots"), packed.pop("state_bytes")
+        self._slots = packed.pop("slots")
+        self._one_channel, self._wide = packed.pop("is_one_channel"), packed.pop("is_wide")
+        self._state_bytes = {
+            peaks: lane_state_bytes(
+                peaks, self._one_channel, 8 if self._wide else 4, a.devices, packed["channels"]
+            )
+            for peaks in (False, True)
+        }
+        self._records = torch.from_numpy(packed.pop("records")).to(self.device)
         self._fields: dict[str, Any] = {
             name: torch.from_numpy(value).to(self.device)
             if isinstance(value, np.ndarray)
@@ -81,8 +100,8 @@ class GpuLanes:
         self.capacity = torch.from_numpy(a.capacity.copy()).to(self.device)
         self._allowed = torch.from_numpy(a.allowed.copy()).to(self.device)
         self._unit_head = torch.from_numpy(a.unit_head.astype(np.int64)).to(self.device)
-        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._kernels: dict[str, Any] = {}
+        self._buffer: torch.Tensor | None = None
+        self._kernels: dict[bool, Any] = {}
 
     def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
         """Random plans of groups: groups × plans, every device as likely as any other.
@@ -136,15 +155,8 @@ class GpuLanes:
         shape = (devices, plans if peaks else 1)
         low = torch.zeros(shape, dtype=torch.int64, device=self.device)
         high = torch.full(shape, torch.iinfo(torch.int64).max, device=self.device)
-        block, threads = self._launch_size(plans)
-        arrival, use = self._arrival_buffers(threads)
         fields = {
             **self._fields,
-            "plans": plans,
-            "threads": threads,
-            "place": rows,
-            "arrival": arrival,
-            "use": use,
             "step_time": step_time,
             "is_tied": is_tied,
             "low": low,
@@ -155,33 +167,66 @@ class GpuLanes:
             for value in (fields[name] for name in self._names)
         ]
         table = torch.tensor(addresses, dtype=torch.int64).to(self.device)
+        launch_shape = self._launch_shape(plans, peaks)
+        arrivals = self._arrivals(launch_shape.threads)
         bounds = low.expand(devices, plans), high.expand(devices, plans)
         verdict = LaneVerdict(step_time, is_tied.view(torch.bool), *bounds, self.capacity)
-
-        name = "lane_peaks" if peaks else "lane_times"
 
         def launch() -> None:
             if places is not None and self._rows is not None:
                 self._rows.fill(places, rows)
             if plans:
-                self._run(name, table, block, threads)
+                self._run(peaks, launch_shape, table, rows, arrivals)
 
-        buffers = rows, arrival, use  # of which the table has only the addresses
-        return LaneBatch(rows if places is None else places, verdict, launch, buffers)
+        return LaneBatch(rows if places is None else places, verdict, launch)
 
-    def _run(self, name: str, table: torch.Tensor, block: int, threads: int) -> None:
+    def _launch_shape(self, plans: int, peaks: bool) -> _LaunchShape:
         if self.device.type == "cpu":
-            run_lane_threads(table.numpy(), name == "lane_peaks", block)
+            return _LaunchShape(WARP, min(plans, _HOST_THREADS), (WARP, 1))
+        properties = torch.cuda.get_device_properties(self.device)
+        most = block_size(
+            self._state_bytes[peaks],
+            getattr(properties, "shared_memory_per_block_optin", 48 * 1024),
+            properties.shared_memory_per_multiprocessor,
+        )
+        block, threads = launch_size(
+            plans, *most, self._slots, properties.multi_processor_count, properties.total_memory
+        )
+        return _LaunchShape(block, threads, most)
+
+    def _run(
+        self,
+        peaks: bool,
+        shape: _LaunchShape,
+        table: torch.Tensor,
+        rows: torch.Tensor,
+        arrivals: torch.Tensor,
+    ) -> None:
+        plans = int(rows.shape[1])
+        if self.device.type == "cpu":
+            run_lane_threads(
+                table.numpy(),
+                self._records.data_ptr(),
+                rows.data_ptr(),
+                arrivals.data_ptr(),
+                plans,
+                shape.threads,
+                peaks,
+                self._one_channel,
+                self._wide,
+                shape.block,
+            )
             return
         with torch.cuda.device(self.device):
-            shared = block * self._state_bytes
-            if name not in self._kernels:
-                self._kernels[name] = compile_kernel(name, shared)
-            self._kernels[name](
-                grid=(threads // block, 1, 1),
-                block=(block, 1, 1),
-                args=[table],
-                shared_mem=shared,
+            state = self._state_bytes[peaks]
+            if peaks not in self._kernels:
+                source = kernel_source(peaks, self._one_channel, self._wide, *shape.most)
+                self._kernels[peaks] = compile_kernel(source, shape.most[0] * state)
+            self._kernels[peaks](
+                grid=(shape.threads // shape.block, 1, 1),
+                block=(shape.block, 1, 1),
+                args=[table, self._records, rows, arrivals, plans, shape.threads],
+                shared_mem=shape.block * state,
             )
 
     def _legal_rows(self, places: torch.Tensor) -> torch.Tensor:
@@ -214,67 +259,14 @@ class GpuLanes:
                 )
         return places.contiguous()
 
-    def _launch_size(self, plans: int) -> tuple[int, int]:
-        """Threads of a block, and of all blocks together."""
-        if self.device.type == "cpu":
-            return _WARP, min(plans, _HOST_THREADS)
-        properties = torch.cuda.get_device_properties(self.device)
-        return launch_size(
-            plans,
-            self._state_bytes,
-            self._slots,
-            properties.multi_processor_count,
-            getattr(properties, "shared_memory_per_block_optin", 48 * 1024),
-            properties.shared_memory_per_multiprocessor,
-            properties.total_memory,
-        )
-
-    def _arrival_buffers(self, threads: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._buffers is None or self._buffers[0].numel() < self._slots * threads:
+    def _arrivals(self, threads: int) -> torch.Tensor:
+        if self._buffer is None or self._buffer.numel() < self._slots * threads:
             shape = (max(self._slots, 1) * max(threads, 1),)
-            self._buffers = (
-                torch.empty(shape, dtype=torch.float32, device=self.device),
-                torch.empty(shape, dtype=torch.uint8, device=self.device),
-            )
-        return self._buffers
+            self._buffer = torch.empty(shape, dtype=torch.int32, device=self.device)
+        return self._buffer
 
 
-def launch_size(
-    plans: int,
-    state_bytes: int,
-    slots: int,
-    multiprocessors: int,
-    block_shared: int,
-    multiprocessor_shared: int,
-    memory: int,
-) -> tuple[int, int]:
-    """Threads of a block, and of all blocks together: as many as are resident at a time.
-
-    Args:
-        state_bytes: Of a thread, in shared memory.
-        slots: Arrivals that a thread stores, of 5 bytes each.
-        block_shared: Shared memory that one block may have.
-        multiprocessor_shared: Shared memory of a multiprocessor.
-        memory: Bytes of the GPU, of which arrivals take a share at most.
-
-    Raises:
-        ProblemError: Not even one warp has room for its state.
-    """
-    block = min(_BLOCK, block_shared // max(state_bytes, 1) // _WARP * _WARP)
-    if not block:
-        raise ProblemError(
-            f"a plan's state has {state_bytes:,} bytes, and {_WARP} of them do not fit the "
-            f"{block_shared:,} bytes of shared memory of a block: the cluster has too many "
-            "devices and channels for this GPU"
-        )
-    resident = max(1, multiprocessor_shared // (block * state_bytes + _SHARED_RESERVE))
-    threads = multiprocessors * min(resident, _BLOCKS_PER_MULTIPROCESSOR * _BLOCK // block) * block
-    threads = min(threads, int(memory * _BUFFER_SHARE) // (5 * max(slots, 1)))
-    blocks = max(1, min(-(-plans // block), threads // block))
-    return block, blocks * block
-
-
-def compile_kernel(name: str, shared_bytes: int) -> Any:
+def compile_kernel(source: str, shared_bytes: int) -> Any:
     """A kernel of the lanes for the current GPU, compiled by NVRTC.
 
     Raises:
@@ -284,7 +276,7 @@ def compile_kernel(name: str, shared_bytes: int) -> Any:
         raise ConfigError(
             f"PyTorch {torch.__version__} cannot compile CUDA kernels: expected 2.10 or later"
         )
-    kernel = torch.cuda._compile_kernel(lane_source(), name, nvcc_options=["-std=c++17"])
+    kernel = torch.cuda._compile_kernel(source, "lanes", nvcc_options=["-std=c++17"])
     kernel.set_shared_memory_config(shared_bytes)
     return kernel
 

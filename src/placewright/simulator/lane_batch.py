@@ -54,13 +54,11 @@ class LaneBatch:
         places: Groups × plans (or ops × plans): uint8 numbers of devices.
         verdict: That of the last evaluation.
         launch: Evaluates the plans.
-        buffers: What `launch` knows the addresses of.
     """
 
     places: torch.Tensor
     verdict: LaneVerdict
     launch: Callable[[], None]
-    buffers: tuple[torch.Tensor, ...]
 
     def evaluate(self) -> LaneVerdict:
         """Evaluate the plans as they are now, without waiting for it."""
