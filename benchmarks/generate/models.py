@@ -146,6 +146,9 @@ SUBJECTS: dict[str, Subject] = {
 }
 
 
+DRAWN = (1 << 23) + 1013  # no multiple of a width: rows differ
+
+
 class _NoRandomNumbers(TorchFunctionMode):
     """Leaves out random initialisation, which takes minutes for billions of weights."""
 
@@ -185,12 +188,19 @@ def fill_weights(model: torch.nn.Module) -> None:
     """Draw every matrix, seeded by its name, on all cores; vectors stay as they begin.
 
     The standard deviation is that which passes variance on: outputs neither vanish nor overflow.
+    At most `DRAWN` numbers are drawn for a matrix, and repeated: an embedding of 525 million would
+    take half a minute.
     """
 
     def fill(item: tuple[str, torch.Tensor]) -> None:
         name, weight = item
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        weight.detach().normal_(0.0, 1 / math.sqrt(weight[0].numel()), generator=generator)
+        values = torch.empty(min(weight.numel(), DRAWN), dtype=weight.dtype)
+        values.normal_(0.0, 1 / math.sqrt(weight[0].numel()), generator=generator)
+        flat = weight.detach().view(-1)
+        for start in range(0, len(flat), len(values)):
+            part = flat[start : start + len(values)]
+            part.copy_(values[: len(part)])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         matrices = [item for item in model.named_parameters() if item[1].ndim > 1]

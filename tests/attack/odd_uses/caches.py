@@ -181,7 +181,7 @@ def speculative_decoding(model):
 
 @odd_use(Decoder)
 def language_model_trains_by_keywords(model):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     made = []
     for seed in range(4):
         optimizer.zero_grad()

@@ -34,8 +34,12 @@ WATCHDOG = 120
 GPU_TOLERANCE = 2e-3
 STREAMING_TOLERANCE = 1e-5  # streamed weights are aligned otherwise, so sums differ in a last bit
 
-GPU_WARNING = "RNN module weights are not part of single contiguous chunk of memory"
-"""Streamed weights of recurrent networks are not, and cuDNN says so once."""
+GPU_WARNINGS = (
+    "RNN module weights are not part of single contiguous chunk of memory",
+    "Attempting to run cuBLAS, but there was no current CUDA context",
+)
+"""Streamed weights of recurrent networks are not adjacent, and threads of autograd have no context
+at first: PyTorch says so once of each, and goes on."""
 
 CASES: dict[str, OddUse] = {}
 """All odd uses, by name."""
@@ -356,6 +360,6 @@ def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
         found = [
             f"warns where the model does not: {category}: {placed_warnings[category][:200]}"
             for category in sorted(new_warnings)
-            if not (kind == "gpu" and GPU_WARNING in placed_warnings[category])
+            if kind != "gpu" or not any(text in placed_warnings[category] for text in GPU_WARNINGS)
         ]
     return found
