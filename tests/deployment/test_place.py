@@ -217,6 +217,22 @@ def test_outputs_that_differ_are_an_error_and_the_model_is_restored(monkeypatch)
     assert torch.equal(model(x), right)
 
 
+def test_outputs_in_float32_of_a_model_in_bfloat16_are_held_to_its_rounding(monkeypatch):
+    values = iter([1.0, 1.01, 1.0, 1.01, 1.0, 1.1])
+
+    def outputs(model, mix):
+        return [[("logits 0", torch.tensor([next(values)]))]]
+
+    monkeypatch.setattr(equality, "_outputs", outputs)
+    narrow = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+    reference = equality.reference_outputs(narrow, MIX)
+    assert equality.check_outputs(narrow, MIX, reference) == pytest.approx(0.01)
+    for model in (torch.nn.Linear(2, 2), narrow):
+        reference = equality.reference_outputs(model, MIX)
+        with pytest.raises(VerifyError, match="logits 0 of call 0 differs"):
+            equality.check_outputs(model, MIX, reference)
+
+
 def test_arguments_of_calls_are_not_changed(monkeypatch):
     alternate(monkeypatch)
     model, own = llama(), llama()

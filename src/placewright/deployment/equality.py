@@ -10,7 +10,7 @@ import torch
 from placewright.deployment.call_mix import Calls, Generate
 from placewright.errors import VerifyError
 from placewright.frontends.pytorch.values import tensors_in
-from placewright.runtime.verification import compare_tensors
+from placewright.runtime.verification import TOLERANCE, compare_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,12 +44,13 @@ def reference_outputs(model: torch.nn.Module, mix: Generate | Calls) -> Referenc
 def check_outputs(model: torch.nn.Module, mix: Generate | Calls, reference: Reference) -> float:
     """Run the calls again; the largest difference, relative to the largest number.
 
-    Tokens that differ because two of them are about equally likely end the comparison.
+    Tokens that differ because two of them are about equally likely end the comparison. Outputs may
+    be in a wider dtype than the weights that they were computed with, as logits are.
 
     Raises:
         VerifyError: Outputs differ by more than rounding.
     """
-    largest = 0.0
+    largest, tolerance = 0.0, _tolerance(model)
     for call, (actual, expected) in enumerate(
         zip(_outputs(model, mix), reference.calls, strict=True)
     ):
@@ -58,11 +59,22 @@ def check_outputs(model: torch.nn.Module, mix: Generate | Calls, reference: Refe
                 if not torch.equal(value.cpu(), right.cpu()):
                     break  # what comes after it has another past
                 continue
-            relative, errors = compare_tensors(f"{name} of call {call}", value, right)
+            relative, errors = compare_tensors(
+                f"{name} of call {call}",
+                value,
+                right,
+                max(tolerance, TOLERANCE[right.dtype]) if right.dtype in TOLERANCE else None,
+            )
             if errors:
                 raise VerifyError(f"under the plan {errors[0]}")
             largest = max(largest, relative)
     return largest
+
+
+def _tolerance(model: torch.nn.Module) -> float:
+    """The tolerance of the narrowest dtype that a model computes with."""
+    dtypes = {tensor.dtype for tensor in model.parameters()}
+    return max((TOLERANCE[dtype] for dtype in dtypes if dtype in TOLERANCE), default=0.0)
 
 
 def _outputs(model: Any, mix: Generate | Calls) -> list[list[tuple[str, torch.Tensor]]]:

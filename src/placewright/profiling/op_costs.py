@@ -37,6 +37,7 @@ from placewright.profiling.whole_step import (
 )
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.cuda.workspaces import clear_workspaces
+from placewright.runtime.eager_fallback import memory_caps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -105,9 +106,15 @@ def profile_ops(
         limits: Bytes that may be used, by device, where that is less than its memory.
     """
     copy_load = copy_load_for(program.graph, cluster, devices, limits or {})
-    return _OpProfiler(
-        program, machine, cluster, devices, budget, refresh, progress, copy_load
-    ).run()
+    caps = {
+        device.index: limits[device.name]
+        for device in devices
+        if limits and device.is_gpu and device.name in limits
+    }
+    with memory_caps(caps):  # what does not fit is estimated
+        return _OpProfiler(
+            program, machine, cluster, devices, budget, refresh, progress, copy_load
+        ).run()
 
 
 def prepare_overhead(machine: Machine, cluster: Cluster, devices: Sequence[RealDevice]) -> None:
