@@ -13,6 +13,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from placewright.errors import MissingDependency, WorkerError
 from placewright.logs import logger
 from placewright.workers.memory_allocator import keep_freed_memory
@@ -23,6 +25,8 @@ from placewright.workers.worker_backend import WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from placewright.workers.task_runner import Reply
     from placewright.workers.worker_backend import Request
@@ -222,7 +226,9 @@ class RayWorker:
         if problem.key and problem.key not in self._sent_problems:
             # In a list Ray passes the reference itself, which the actor reads.
             shared.append(self._backend.share_problem(problem.key, problem.data))
-        call = self._actor.answer.remote(problem.key, shared, request.encoded_task, items)
+        # Ray copies bytes into its pickle and out of it again; an array's memory it shares.
+        data = np.frombuffer(items, np.uint8)
+        call = self._actor.answer.remote(problem.key, shared, request.encoded_task, data)
         try:
             reply = self._wait(call, request.timeout)
         except TimeoutError:
@@ -258,6 +264,8 @@ class _TaskActor:
     def is_ready(self) -> bool:
         return True
 
-    def answer(self, key: str, shared: list[Any], task: bytes, items: bytes) -> list[bytes]:
+    def answer(
+        self, key: str, shared: list[Any], task: bytes, items: NDArray[np.uint8]
+    ) -> list[bytes]:
         problem = ray.get(shared[0]) if shared else b""
-        return self._runner.answer(key, problem, task, items)
+        return self._runner.answer(key, problem, task, items.data)
