@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,10 @@ def _stats(row: UpdateLog) -> dict[str, float]:
 
 
 def machine() -> list[str]:
-    """What the last bits of a weight depend on."""
-    return [torch.__version__, torch.backends.cpu.get_cpu_capability()]
+    """What the last bits of a weight depend on: MKL has kernels for each maker of processors."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
+    maker = next((line.partition(":")[2] for line in lines if line.startswith("vendor_id")), "")
+    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), maker.strip()]
 
 
 @pytest.mark.parametrize("name", RUNS)
