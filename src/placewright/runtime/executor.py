@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.plan import Plan
     from placewright.runtime.cuda.issuer import Issuer
+    from placewright.runtime.cuda.streams import DeviceStreams
     from placewright.runtime.instructions import Instructions
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
@@ -49,6 +50,7 @@ class Executor:
         record: Called with (position, begin, end) of every op that a worker runs.
         on_op: Called with (device, step, instruction, outputs) after every op.
         staging_buffers: Staging buffers to use, by device; larger ones replace smaller ones.
+        streams: CUDA streams to use, by device, which other executors use, too.
         pack_weights: Whether streamed weights may move in the host's memory, so that neighbours are
             copied together; anything that holds their old addresses breaks.
         host_kernels: Whether products of few rows on the CPU may use our own kernel, if faster.
@@ -75,6 +77,7 @@ class Executor:
         pack_weights: bool = True,
         host_kernels: HostKernels = True,
         shared_weights: Collection[int] = (),
+        streams: dict[str, DeviceStreams] | None = None,
     ) -> None:
         self.program, self.plan = program, plan
         self.real_devices = self._find_devices(device_map)
@@ -89,7 +92,7 @@ class Executor:
         self.kept_tensors: dict[Tensor, torch.Tensor] = {}
         self._keep_tensors = tuple(dict.fromkeys(keep_tensors))
         self._staging_buffers = {} if staging_buffers is None else staging_buffers
-        self._host_kernels = host_kernels
+        self._host_kernels, self._streams = host_kernels, streams
         self.seed, self._cuda_graphs, self._record, self._on_op = seed, cuda_graphs, record, on_op
         self._done_queue: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
         self._done_by_step: dict[int, list[StepDone]] = {}
@@ -158,7 +161,13 @@ class Executor:
             cuda_graphs = False  # callbacks need every op; seeded numbers are drawn on the host
         has_workers = self._has_peers or len(jobs) < len(self.jobs)
         return Issuer(
-            jobs, order, len(self.real_devices), self._resident_tensor, cuda_graphs, has_workers
+            jobs,
+            order,
+            len(self.real_devices),
+            self._resident_tensor,
+            cuda_graphs,
+            has_workers,
+            self._streams,
         )
 
     def _new_job(self, number: int, gpus: frozenset[int]) -> DeviceJob:

@@ -15,7 +15,7 @@ from placewright.runtime.cpu_worker import DeviceJob, Message, StepDone
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.cuda.gpu_step import GpuStep, input_locations
 from placewright.runtime.cuda.graphs import OBSERVE, REPLAY, CudaGraphs
-from placewright.runtime.cuda.streams import CudaDevice
+from placewright.runtime.cuda.streams import CudaDevice, shared_streams
 from placewright.runtime.cuda.workspaces import clear_workspaces, open_issuers
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from placewright.graph import Tensor
     from placewright.runtime.cuda.backend import CudaEvent
+    from placewright.runtime.cuda.streams import DeviceStreams
     from placewright.runtime.instructions import Instruction
 
 
@@ -35,6 +36,7 @@ class Issuer:
         source: Returns a resident tensor on the device that holds it.
         cuda_graphs: Whether to capture runs of ops once and replay them; None: if that is faster.
         has_workers: Whether CPU devices have ops, too.
+        streams: Streams by the name of their device, which other executors use, too.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Issuer:
         source: Callable[[Tensor], torch.Tensor],
         cuda_graphs: bool | None,
         has_workers: bool = True,
+        streams: dict[str, DeviceStreams] | None = None,
     ) -> None:
         self.is_single_gpu = (
             len({job.real_device.index for job in jobs.values()}) == 1 and not has_workers
@@ -53,7 +56,11 @@ class Issuer:
         self.jobs, self.order, self.device_count = jobs, order, device_count
         self.backend = current_backend()
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.cuda_devices = {number: CudaDevice(job, source) for number, job in jobs.items()}
+        shared = {} if streams is None else streams
+        self.cuda_devices = {
+            number: CudaDevice(job, source, shared_streams(shared, job.real_device))
+            for number, job in jobs.items()
+        }
         self.steps: list[GpuStep] = []
         self.has_staging = any(
             cuda_device.staging is not None for cuda_device in self.cuda_devices.values()

@@ -26,36 +26,30 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.cpu_worker import DeviceJob
     from placewright.runtime.cuda.backend import CudaEvent, CudaStream
+    from placewright.runtime.real_devices import RealDevice
     from placewright.runtime.staging_layout import Staging
 
 TRANSFER_PRIORITY = -1  # of streams that carry tensors: ahead of weights and ops
 
 
-class CudaDevice:
-    """One CUDA device of a plan: streams of a GPU, and a staging buffer for streamed weights.
+class DeviceStreams:
+    """The streams of one CUDA device of a plan.
 
-    Args:
-        source: Returns a resident tensor on the device that holds it.
+    Executors that never run at the same time share them. So cuBLAS has one workspace for all (32
+    MiB on Hopper for each stream), and memory that one executor has freed serves the next one:
+    PyTorch's allocator keeps freed memory by stream.
     """
 
-    def __init__(self, job: DeviceJob, source: Callable[[Tensor], torch.Tensor]) -> None:
-        self.job, self.number, self.backend = job, job.number, current_backend()
-        self.device = torch.device(job.real_device.torch_name)
+    def __init__(self, real_device: RealDevice) -> None:
+        self.backend = current_backend()
+        self.device = torch.device(real_device.torch_name)
         self.context: Any = None
-        self.compute = self._new_compute_stream()
+        self.compute = self._new_compute_stream(real_device)
         self.incoming = self.backend.new_stream(self.device, TRANSFER_PRIORITY)
         self.outgoing = self.backend.new_stream(self.device, TRANSFER_PRIORITY)
-        self.end_events: dict[int, CudaEvent] = {}  # of each op that other streams wait for
-        if job.instructions.staging:  # memory is scarce
-            self._init_cublas()
-        self.staging = (
-            _StagingBuffer(self, job.instructions.staging, source)
-            if job.instructions.staging
-            else None
-        )
+        self.weights = self.backend.new_stream(self.device)
 
-    def _new_compute_stream(self) -> CudaStream:
-        real_device = self.job.real_device
+    def _new_compute_stream(self, real_device: RealDevice) -> CudaStream:
         if not real_device.multiprocessors:
             return self.backend.new_stream(self.device)
         try:
@@ -68,6 +62,44 @@ class CudaDevice:
                 f"device {real_device.name!r} is confined to {real_device.multiprocessors} "
                 f"multiprocessors: this PyTorch or GPU cannot do that ({error})"
             ) from error
+
+
+def shared_streams(shared: dict[str, DeviceStreams], real_device: RealDevice) -> DeviceStreams:
+    """The streams of a device among those that executors share, which it is added to."""
+    streams = shared.get(real_device.name)
+    if streams is None or streams.backend is not current_backend():
+        streams = shared[real_device.name] = DeviceStreams(real_device)
+    return streams
+
+
+class CudaDevice:
+    """One CUDA device of a plan: streams of a GPU, and a staging buffer for streamed weights.
+
+    Args:
+        source: Returns a resident tensor on the device that holds it.
+    """
+
+    def __init__(
+        self,
+        job: DeviceJob,
+        source: Callable[[Tensor], torch.Tensor],
+        streams: DeviceStreams,
+    ) -> None:
+        self.job, self.number, self.backend = job, job.number, streams.backend
+        self.device, self.streams = streams.device, streams
+        self.compute, self.incoming, self.outgoing = (
+            streams.compute,
+            streams.incoming,
+            streams.outgoing,
+        )
+        self.end_events: dict[int, CudaEvent] = {}  # of each op that other streams wait for
+        if job.instructions.staging:  # memory is scarce
+            self._init_cublas()
+        self.staging = (
+            _StagingBuffer(self, job.instructions.staging, source)
+            if job.instructions.staging
+            else None
+        )
 
     def _init_cublas(self) -> None:
         """Let cuBLAS allocate its workspace for the compute stream first.
@@ -157,7 +189,7 @@ class _StagingBuffer:
         self, cuda_device: CudaDevice, staging: Staging, source: Callable[[Tensor], torch.Tensor]
     ) -> None:
         self.cuda_device, self.staging = cuda_device, staging
-        self.stream = cuda_device.backend.new_stream(cuda_device.device)
+        self.stream = cuda_device.streams.weights
         self.buffer = staging_buffer(cuda_device.job, cuda_device.device)
         self.slots = [
             staging_view(self.buffer, copy.offset, source(copy.tensor)) for copy in staging.copies

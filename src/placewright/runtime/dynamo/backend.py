@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.plan import Plan
+    from placewright.runtime.cuda.streams import DeviceStreams
     from placewright.runtime.dynamo.dry_run import DryRun
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.memory_limits import MemoryLimits
@@ -99,6 +100,7 @@ class PlanBackend:
         self.real_devices = self._find_devices()
         self.lock = threading.RLock()  # one graph of a model runs at a time
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
+        self.streams: dict[str, DeviceStreams] = {}  # of GPUs, shared by all graphs
         self.graphs: list[CompiledGraph] = []
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
@@ -119,7 +121,7 @@ class PlanBackend:
         self._eager_lock = threading.RLock()
         if sibling is not None:
             self.lock, self.staging_buffers = sibling.lock, sibling.staging_buffers
-            self._executors = sibling._executors
+            self._executors, self.streams = sibling._executors, sibling.streams
         if model is not None:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
@@ -325,6 +327,7 @@ class PlanBackend:
                 pack_weights=not self._executors,
                 host_kernels=self.host_kernels,
                 shared_weights=shared_weights,
+                streams=self.streams,
             )
 
     def evict_executors(self) -> None:
