@@ -136,6 +136,7 @@ class FakeCuda:
         free: Bytes that nothing uses.
         capturing: The graph that is being captured, if one is.
         cleared: How often cuBLAS's workspaces were freed.
+        registered: Bytes of the host's memory that are registered, by address.
         reserved: Bytes that a capped call has allocated, and not freed.
     """
 
@@ -144,6 +145,7 @@ class FakeCuda:
     capturing: list[FakeGraph] = field(default_factory=list)
     cleared: int = 0
     reserved: int = 0
+    registered: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stream = FakeStream(self)
@@ -186,6 +188,17 @@ class FakeCuda:
 
     def pin(self, tensor):
         return tensor
+
+    def register_host(self, address, size):
+        assert address not in self.registered
+        self.registered[address] = size
+        return True
+
+    def unregister_host(self, address):
+        if self.capturing:
+            return False
+        del self.registered[address]
+        return True
 
     def new_graph(self):
         return FakeGraph()

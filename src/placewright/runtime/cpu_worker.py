@@ -21,6 +21,7 @@ from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import run_in_main_arena
 from placewright.runtime.instructions import ENV, RESIDENT
+from placewright.runtime.staging_buffers import StagingBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,8 +109,7 @@ class DeviceJob:
         send: Sends a message to another device.
         report: Reports that the device's part of a step has ended.
         gpus: The numbers of the devices that are GPUs.
-        staging_buffers: Staging buffers, by the name of their device; programs that never run at
-            the same time share them.
+        staging_buffers: Staging buffers; programs that never run at the same time share them.
         record: Called with (position, begin, end) after every op, if given.
         on_op: Called with (device, step, instruction, outputs) after every op, if given.
     """
@@ -123,7 +123,7 @@ class DeviceJob:
     send: Callable[[int, Message], None]
     report: Callable[[StepDone], None]
     gpus: frozenset[int] = frozenset()
-    staging_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    staging_buffers: StagingBuffers = field(default_factory=StagingBuffers)
     record: Callable[[int, float, float], None] | None = None
     on_op: Callable[[int, Any, Instruction, Sequence[torch.Tensor]], None] | None = None
 
@@ -329,10 +329,8 @@ def report_errors(thread: CpuWorker | WeightStreamer) -> Iterator[None]:
 def staging_buffer(job: DeviceJob, device: torch.device) -> torch.Tensor:
     """The staging buffer of a device; a larger one replaces one that is too small."""
     assert job.instructions.staging is not None
-    name, size = job.real_device.name, job.instructions.staging.capacity
-    if name not in job.staging_buffers or len(job.staging_buffers[name]) < size:
-        job.staging_buffers[name] = torch.empty(size, dtype=torch.uint8, device=device)
-    return job.staging_buffers[name]
+    size = job.instructions.staging.capacity
+    return job.staging_buffers.take(job.real_device.name, size, device)
 
 
 def staging_view(buffer: torch.Tensor, offset: int, template: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from placewright.runtime.micro_batches import op_runners, weight_updates
 from placewright.runtime.openmp import release_openmp_team
 from placewright.runtime.program.sources import input_tensors, model_tensors
 from placewright.runtime.real_devices import check_gpus, cpu_affinity, plan_devices, spare_cores
+from placewright.runtime.staging_buffers import StagingBuffers
 from placewright.runtime.step_states import StateMemory, StepStates
 from placewright.runtime.weight_storage import place_weights
 
@@ -49,7 +50,7 @@ class Executor:
             faster.
         record: Called with (position, begin, end) of every op that a worker runs.
         on_op: Called with (device, step, instruction, outputs) after every op.
-        staging_buffers: Staging buffers to use, by device; larger ones replace smaller ones.
+        staging_buffers: Staging buffers to use, which other executors use, too.
         streams: CUDA streams to use, by device, which other executors use, too.
         pack_weights: Whether streamed weights may move in the host's memory, so that neighbours are
             copied together; anything that holds their old addresses breaks.
@@ -73,7 +74,7 @@ class Executor:
         cuda_graphs: bool | None = None,
         record: Callable[[int, float, float], None] | None = None,
         on_op: Callable[..., None] | None = None,
-        staging_buffers: dict[str, torch.Tensor] | None = None,
+        staging_buffers: StagingBuffers | None = None,
         pack_weights: bool = True,
         host_kernels: HostKernels = True,
         shared_weights: Collection[int] = (),
@@ -91,7 +92,7 @@ class Executor:
         )
         self.kept_tensors: dict[Tensor, torch.Tensor] = {}
         self._keep_tensors = tuple(dict.fromkeys(keep_tensors))
-        self._staging_buffers = {} if staging_buffers is None else staging_buffers
+        self._staging_buffers = StagingBuffers() if staging_buffers is None else staging_buffers
         self._host_kernels, self._streams = host_kernels, streams
         self.seed, self._cuda_graphs, self._record, self._on_op = seed, cuda_graphs, record, on_op
         self._done_queue: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
@@ -219,7 +220,8 @@ class Executor:
             self.issuer.release()
         # Otherwise a weight that the next executor moves would keep its memory here, too.
         self.resident = [{} for _ in self.real_devices]
-        self.issuer, self.jobs, self._staging_buffers, self.kept_tensors = None, {}, {}, {}
+        self.issuer, self.jobs, self.kept_tensors = None, {}, {}
+        self._staging_buffers = StagingBuffers()
         self.workers, self.streamers = {}, []  # which refer to the staging buffers, too
         for states in self._in_flight.values():  # no one ends these steps any more
             states.restore()

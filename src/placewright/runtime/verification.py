@@ -350,7 +350,7 @@ class _OpMonitor:
             tensor.untyped_storage().data_ptr()
             for tensor in self.executor.resident[device].values()
         }
-        buffer = self.executor.jobs[device].staging_buffers.get(
+        buffer = self.executor.jobs[device].staging_buffers.find(
             self.executor.real_devices[device].name
         )
         return pointers if buffer is None else {*pointers, buffer.untyped_storage().data_ptr()}

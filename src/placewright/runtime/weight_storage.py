@@ -12,8 +12,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from placewright.errors import ExecutionError
-from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.huge_pages import use_huge_pages
+from placewright.runtime.pinned_memory import pinned_copy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -137,7 +137,7 @@ def _pack_contiguous(
     size = offset + last_weight.nbytes
     if _pinned_bytes(size) > sum(_pinned_bytes(weight.nbytes) for _, weight in slots):
         return
-    buffer = current_backend().pin(torch.empty(size, dtype=torch.uint8))
+    buffer = pinned_copy(torch.empty(size, dtype=torch.uint8))
     with torch.no_grad():
         for offset, weight in slots:
             data = buffer[offset : offset + weight.nbytes].view(weight.dtype)
@@ -228,7 +228,7 @@ def _move_weight(weight: torch.Tensor, real_device: RealDevice, pinned: bool) ->
         weight.data = data
     # Weights that overlap themselves, such as expanded ones, cannot be written to as they are.
     if pinned and target.type == "cpu" and not data.is_pinned() and _is_dense((0, data)):
-        data = current_backend().pin(data)
+        data = pinned_copy(data)
         weight.data = data
     elif not pinned and not real_device.is_gpu:
         use_huge_pages(data)

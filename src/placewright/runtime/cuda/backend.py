@@ -7,7 +7,7 @@ backend alone, so that tests can run it without a GPU.
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -88,6 +88,12 @@ class Backend(Protocol):
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a host's tensor in pinned memory."""
+
+    def register_host(self, address: int, size: int) -> bool:
+        """Pin memory of the host where it is; whether that was possible."""
+
+    def unregister_host(self, address: int) -> bool:
+        """Undo `register_host`, once no GPU reads the memory; false if that is impossible now."""
 
     def new_graph(self) -> CudaGraph:
         """A graph with nothing captured yet."""
@@ -188,6 +194,27 @@ class TorchCuda:
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.pin_memory()
+
+    def register_host(self, address: int, size: int) -> bool:
+        for_all_contexts = 1  # cudaHostRegisterPortable
+        return self._succeeded(
+            self._cuda.cudart().cudaHostRegister(address, size, for_all_contexts)
+        )
+
+    def unregister_host(self, address: int) -> bool:
+        if self._cuda.is_current_stream_capturing():
+            return False
+        for index in range(self.device_count()):
+            self._cuda.synchronize(index)
+        return self._succeeded(self._cuda.cudart().cudaHostUnregister(address))
+
+    def _succeeded(self, status: Any) -> bool:
+        """Whether a call of CUDA's was right; if not, its error is no later op's."""
+        if int(status) == 0:
+            return True
+        with suppress(RuntimeError):  # a launch reports the last error, and resets it
+            self._torch.zeros(1, device="cuda")
+        return False
 
     def new_graph(self) -> CudaGraph:
         graph: CudaGraph = self._cuda.CUDAGraph()

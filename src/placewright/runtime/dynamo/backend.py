@@ -24,6 +24,7 @@ from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.frontends.pytorch.decompositions import hide_decompositions
+from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
@@ -46,6 +47,7 @@ from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import plan_devices
+from placewright.runtime.staging_buffers import StagingBuffers, planned_sizes
 from placewright.runtime.weight_storage import shared_storages, storage_key
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ class PlanBackend:
         self._set_plan(plan, planned_calls)
         self.real_devices = self._find_devices()
         self.lock = threading.RLock()  # one graph of a model runs at a time
-        self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
+        self.staging_buffers = StagingBuffers(self._staging_sizes())  # shared by all graphs
+        self.staging_buffers.on_replace = weak_callback(self._close_executors)
         self.streams: dict[str, DeviceStreams] = {}  # of GPUs, shared by all graphs
         self.graphs: list[CompiledGraph] = []
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
@@ -135,6 +138,10 @@ class PlanBackend:
             name for planned_call in self.planned_calls for name in planned_call.plan.ops
         )
 
+    def _staging_sizes(self) -> dict[str, int]:
+        names = [real_device.name for real_device in self.real_devices]
+        return planned_sizes((call.plan for call in self.planned_calls), names)
+
     def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
         """Let all graphs, those that are compiled already too, run under another plan.
 
@@ -143,6 +150,8 @@ class PlanBackend:
         with self.lock:
             self.close()
             self._set_plan(plan, planned_calls)
+            self.staging_buffers.clear()
+            self.staging_buffers.sizes = self._staging_sizes()
             self._eager = None
             for graph in self.graphs:
                 graph.match_plan()
@@ -329,6 +338,13 @@ class PlanBackend:
                 shared_weights=shared_weights,
                 streams=self.streams,
             )
+
+    def _close_executors(self) -> None:
+        """End the steps of all executors and close them; the next call makes its own again."""
+        for graph in self._executors.values():
+            if graph.executor is not None:
+                graph.executor.finish_steps()
+            graph.close()
 
     def evict_executors(self) -> None:
         """Close the executors that were used the longest ago, where there are too many."""
