@@ -359,6 +359,31 @@ def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
         assert torch.equal(tokens(model, 4000, 1), tokens(own, 4000, 1))
 
 
+def test_a_compiled_call_runs_under_a_cap_and_the_error_says_what_would_do(monkeypatch):
+    model, own = chain(), chain()
+    x = torch.rand(2, 16)
+    size = sum(weight.nbytes for weight in model.parameters())
+    limit = size * 3 // 4
+    with fake_gpus() as cuda:
+        model, _ = place(model, pw.Calls([((x,),)]), machine(1), limits={"gpu0": limit})
+        executor = model.placed.graphs[0].executor
+        outputs, caps = type(executor).outputs_or_close, []
+
+        def too_large(self, number):
+            caps.append(list(cuda.caps))
+            self.close()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 KiB. GPU 0")
+
+        monkeypatch.setattr(type(executor), "outputs_or_close", too_large)
+        with pytest.raises(pw.PlacewrightError, match="the call does not fit: GPU 0 may use") as info:
+            model(x)
+        assert caps == [[limit]]
+        assert not cuda.caps
+        assert "needs 3,072 bytes or more" in str(info.value)
+        monkeypatch.setattr(type(executor), "outputs_or_close", outputs)
+        assert torch.equal(model(x), own(x))  # the next call runs as before
+
+
 def test_what_libraries_need_is_part_of_a_limit():
     model, own = llama(), llama()
     size = sum(weight.nbytes for weight in model.parameters())
@@ -394,7 +419,7 @@ def test_a_call_that_is_not_captured_keeps_the_limit_and_the_error_names_the_fun
     x = torch.rand(2, 64)
     size = sum(weight.nbytes for weight in model.parameters())
     limit = size * 3 // 4
-    with fake_gpus() as cuda:
+    with fake_gpus(counts_host=True) as cuda:
         calls = pw.Calls([((x,),)])
         model, _ = place(model, calls, machine(1), limits={"gpu0": limit}, budget=0.5)
         with model.placed.eager():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from models import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -111,8 +112,10 @@ class Allocator(TorchDispatchMode):
         self.blocks: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        inputs = set(map(storage, tensors_in((args, kwargs))))
         outputs = func(*args, **(kwargs or {}))
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs, outputs))):
+            return outputs
+        inputs = set(map(storage, tensors_in((args, kwargs))))
         for tensor in tensors_in(outputs):
             address, size = storage(tensor), tensor.untyped_storage().nbytes()
             self.blocks = {
@@ -137,6 +140,9 @@ class FakeCuda:
         capturing: The graph that is being captured, if one is.
         cleared: How often cuBLAS's workspaces were freed.
         registered: Bytes of the host's memory that are registered, by address.
+        counts_host: Whether capped calls are refused what they allocate beyond the cap. Tensors of
+            the host count, too: the two have one memory.
+        caps: The caps in force, the inmost last.
         reserved: Bytes that a capped call has allocated, and not freed.
     """
 
@@ -146,6 +152,8 @@ class FakeCuda:
     cleared: int = 0
     reserved: int = 0
     registered: dict[int, int] = field(default_factory=dict)
+    counts_host: bool = False
+    caps: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.stream = FakeStream(self)
@@ -229,8 +237,12 @@ class FakeCuda:
 
     @contextlib.contextmanager
     def memory_cap(self, index, size):
-        with Allocator(size, self):
-            yield
+        self.caps.append(size)
+        try:
+            with Allocator(size, self) if self.counts_host else contextlib.nullcontext():
+                yield
+        finally:
+            self.caps.pop()
 
     def reserved_bytes(self, index):
         return self.reserved

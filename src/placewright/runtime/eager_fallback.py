@@ -25,6 +25,7 @@ from torch.utils import checkpoint
 
 from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
+from placewright.runtime.cuda.library_memory import library_bytes
 from placewright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -70,15 +71,36 @@ def find_compute_devices(
     return torch_devices
 
 
+def shortage_text(error: torch.OutOfMemoryError, limits: Mapping[int, int]) -> str:
+    """What each GPU that is too small may use, and what it needs at least.
+
+    Args:
+        limits: Bytes that may be used, by the number of the GPU.
+    """
+    found, gpu = _REQUEST.search(str(error)), _GPU.search(str(error))
+    request = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    texts = []
+    for index, limit in limits.items():
+        if gpu is not None and int(gpu[1]) != index:
+            continue
+        taken = current_backend().reserved_bytes(index) + library_bytes(index)
+        needed = max(taken + request, limit + 1)
+        texts.append(
+            f"GPU {index} may use {format_bytes(limit)} and needs {needed:,} bytes or more"
+        )
+    return ", ".join(texts)
+
+
 @contextlib.contextmanager
 def memory_caps(limits: Mapping[int, int]) -> Iterator[None]:
-    """Cap the allocator of each GPU inside the block.
+    """Cap the allocator of each GPU inside the block, so that it keeps a limit with libraries.
 
     Args:
         limits: Bytes, by the number of the GPU.
     """
     with contextlib.ExitStack() as stack:
-        for index, size in limits.items():
+        for index, limit in limits.items():
+            size = max(0, limit - library_bytes(index))
             stack.enter_context(current_backend().memory_cap(index, size))
         yield
 
@@ -196,18 +218,9 @@ class EagerPlacement(TorchFunctionMode):
 
     def _limit_error(self, name: str, error: torch.OutOfMemoryError) -> ExecutionError:
         """An error that says which function needs how much memory."""
-        found, gpu = _REQUEST.search(str(error)), _GPU.search(str(error))
-        request = int(float(found[1]) * _UNITS[found[2]]) if found else 0
-        texts = []
-        for index, limit in self.limits.items():
-            if gpu is not None and int(gpu[1]) != index:
-                continue
-            needed = max(current_backend().reserved_bytes(index) + request, limit + 1)
-            texts.append(
-                f"GPU {index} may use {format_bytes(limit)} and needs {needed:,} bytes or more"
-            )
         return ExecutionError(
-            f"function {name!r} of a call that is not captured does not fit: {', '.join(texts)}: "
+            f"function {name!r} of a call that is not captured does not fit: "
+            f"{shortage_text(error, self.limits)}: "
             "place the model with a higher limit, or for calls of this kind, which are then planned"
         )
 

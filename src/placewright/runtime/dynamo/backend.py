@@ -42,6 +42,7 @@ from placewright.runtime.eager_fallback import (
     find_compute_devices,
     memory_caps,
     rerun_checkpoints,
+    shortage_text,
 )
 from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
@@ -468,6 +469,23 @@ class PlanBackend:
                 current_backend().open_context(gpu)  # also for a backward pass in this thread
             with memory_caps(mode.limits), rerun_checkpoints(mode.for_rerun, gpus), mode:
                 yield
+
+    @contextlib.contextmanager
+    def limited_memory(self) -> Iterator[None]:
+        """Let GPUs keep their limits inside the block, also while executors start.
+
+        Raises:
+            ExecutionError: There is too little memory; nothing is left of what was begun.
+        """
+        limits = {} if self.memory_limits is None else self.memory_limits.of_gpus(self)
+        with memory_caps(limits):
+            try:
+                yield
+            except torch.OutOfMemoryError as error:
+                raise ExecutionError(
+                    f"the call does not fit: {shortage_text(error, limits)}: place the model with "
+                    "a higher limit, or with fresh=True"
+                ) from error
 
     def _eager_placement(self) -> EagerPlacement:
         """The mode of eager calls, made anew if the model has other tensors now."""

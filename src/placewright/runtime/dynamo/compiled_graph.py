@@ -261,10 +261,11 @@ class CompiledGraph:
 
     def _run_step(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """Run a step; an op that fails raises what it would raise in the model itself."""
-        number = self.submit(args)
-        assert self.executor is not None
-        with models_own_errors():
-            return self.executor.outputs_or_close(number)
+        with self.backend.limited_memory():
+            number = self.submit(args)
+            assert self.executor is not None
+            with models_own_errors():
+                return self.executor.outputs_or_close(number)
 
     def submit(self, args: Sequence[Any]) -> int:
         """Begin a step; the executor knows it by the returned number."""
