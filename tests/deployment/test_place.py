@@ -375,7 +375,9 @@ def test_a_compiled_call_runs_under_a_cap_and_the_error_says_what_would_do(monke
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 KiB. GPU 0")
 
         monkeypatch.setattr(type(executor), "outputs_or_close", too_large)
-        with pytest.raises(pw.PlacewrightError, match="the call does not fit: GPU 0 may use") as info:
+        with pytest.raises(
+            pw.PlacewrightError, match="the call does not fit: GPU 0 may use"
+        ) as info:
             model(x)
         assert caps == [[limit]]
         assert not cuda.caps

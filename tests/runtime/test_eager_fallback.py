@@ -38,7 +38,11 @@ def test_memory_that_a_function_frees_can_be_used_again():
 
 
 def test_prefetched_weights_are_dropped_before_a_function_fails():
-    with fake_gpus(counts_host=True), memory_caps({0: 1000}), EagerPlacement({}, {}, {0: 1000}) as mode:
+    with (
+        fake_gpus(counts_host=True),
+        memory_caps({0: 1000}),
+        EagerPlacement({}, {}, {0: 1000}) as mode,
+    ):
         mode.prefetches[0] = X + 1, None  # 400 bytes
         y = X.repeat(2)  # 800 bytes
         assert not mode.prefetches
