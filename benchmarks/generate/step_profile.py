@@ -4,11 +4,11 @@
     python -m benchmarks.generate.step_profile --small         tiny models; also without a GPU
 
 `generate` is run for one token and for 16 more, as in `benchmarks.generate.measure`; then again
-with clocks around the calls of the model, their compiled graphs and each op of a CPU worker, and once
-under PyTorch's profiler. What `generate` and TorchDynamo's guards take is apart from the graphs'
-steps, which are what was predicted. Products on the host have the rate at which they read weights;
-copies to the GPU have theirs. Memory is what the allocator has, what of it tensors use, and what
-libraries take beside it.
+with clocks around the calls of the model, their compiled graphs and each op of a CPU worker, and
+once under PyTorch's profiler. What `generate` and TorchDynamo's guards take is apart from the
+graphs' steps, which are what was predicted. Products on the host have the rate at which they read
+weights; copies to the GPU have theirs. Memory is what the allocator has, what of it tensors use,
+and what libraries take beside it.
 """
 
 from __future__ import annotations

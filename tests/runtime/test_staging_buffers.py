@@ -19,7 +19,7 @@ def plan(*staging):
 
 
 def test_the_first_buffer_is_as_large_as_any_will_be():
-    sizes = planned_sizes([plan(-1, 1000), plan(), plan(-1, 5000)], ("cpu", "gpu0"))
+    sizes = planned_sizes([plan(-1, 1000), plan(), plan(-1, 5000)])
     buffers = StagingBuffers(sizes)
     assert set(sizes) == {"gpu0"}
     first = buffers.take("gpu0", 1000, CPU)

@@ -9,7 +9,7 @@ import torch
 from placewright.runtime.staging_layout import ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from placewright.plan import Plan
 
@@ -51,16 +51,12 @@ class StagingBuffers:
         self._buffers.clear()
 
 
-def planned_sizes(plans: Iterable[Plan], names: Sequence[str]) -> dict[str, int]:
-    """Bytes of the largest staging buffer of each device in these plans, with alignment.
-
-    Args:
-        names: Of the real devices, in the order of the plans' devices.
-    """
+def planned_sizes(plans: Iterable[Plan]) -> dict[str, int]:
+    """Bytes of the largest staging buffer of each device in these plans, with alignment."""
     sizes: dict[str, int] = {}
     for plan in plans:
         if plan.staging is not None:
-            for name, size in zip(names, plan.staging.tolist(), strict=True):
+            for name, size in zip(plan.device_names, plan.staging.tolist(), strict=True):
                 if size >= 0:
                     aligned = int(size) + _MAX_COPIES_OF_AN_OP * ALIGNMENT
                     sizes[name] = max(sizes.get(name, 0), aligned)

@@ -47,6 +47,8 @@ class RankBackend(PlanBackend):
         self.session, self.host_ranks = session, host_ranks
         self._prepared: ControlMessage | None = None
         super().__init__(plan, *args, **options)
+        if not session.is_leader:  # rank 0 says which executors all ranks close
+            self.executors.staging_buffers.on_replace = lambda: None
 
     def _find_devices(self) -> tuple[RealDevice, ...]:
         return find_rank_devices(self.host_ranks, self.session.rank, self.device_map)
@@ -62,7 +64,7 @@ class RankBackend(PlanBackend):
         self.session.check()
         digest, message = program_digest(program, plan), self._prepared
         if self.session.is_leader:
-            self.evict_executors()
+            self.executors.evict()
         elif message is None:
             raise ExecutionError(f"the model is called on rank {self.session.rank}: call rank 0")
         elif message.data.get("digest") != digest:
@@ -79,8 +81,8 @@ class RankBackend(PlanBackend):
             self.device_map,
             None if message is None else message.graph,
             cuda_graphs=self.cuda_graphs,
-            staging_buffers=self.staging_buffers,
-            pack_weights=not self._executors,
+            staging_buffers=self.executors.staging_buffers,
+            pack_weights=not self.executors,
             host_kernels=self.host_kernels,
         )
         if self.session.is_leader:

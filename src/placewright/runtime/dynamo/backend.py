@@ -12,7 +12,7 @@ import logging
 import threading
 import warnings
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.frontends.pytorch.decompositions import hide_decompositions
-from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
@@ -32,6 +31,7 @@ from placewright.runtime.dynamo.checkpoints import (
     has_checkpoint,
 )
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+from placewright.runtime.dynamo.executor_cache import ExecutorCache
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.graph_outputs import JointGraph
 from placewright.runtime.dynamo.partition import partition_joint_graph
@@ -48,7 +48,7 @@ from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import plan_devices
-from placewright.runtime.staging_buffers import StagingBuffers, planned_sizes
+from placewright.runtime.staging_buffers import planned_sizes
 from placewright.runtime.weight_storage import shared_storages, storage_key
 
 if TYPE_CHECKING:
@@ -56,16 +56,12 @@ if TYPE_CHECKING:
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.plan import Plan
-    from placewright.runtime.cuda.streams import DeviceStreams
     from placewright.runtime.dynamo.dry_run import DryRun
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.memory_limits import MemoryLimits
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.program import Program
     from placewright.runtime.real_devices import RealDevice
-
-MAX_EXECUTORS = 8
-"""How many graphs of a model have an executor, with its threads and buffers, at a time."""
 
 logger = logging.getLogger("placewright")
 
@@ -101,12 +97,11 @@ class PlanBackend:
         self.host_kernels = host_kernels
         self._set_plan(plan, planned_calls)
         self.real_devices = self._find_devices()
-        self.lock = threading.RLock()  # one graph of a model runs at a time
-        self.staging_buffers = StagingBuffers(self._staging_sizes())  # shared by all graphs
-        self.staging_buffers.on_replace = weak_callback(self._close_executors)
-        self.streams: dict[str, DeviceStreams] = {}  # of GPUs, shared by all graphs
+        self.executors: ExecutorCache = (
+            ExecutorCache(self._staging_sizes()) if sibling is None else sibling.executors
+        )
+        self.lock = self.executors.lock
         self.graphs: list[CompiledGraph] = []
-        self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self._run_counts = threading.local()
@@ -123,9 +118,6 @@ class PlanBackend:
         self._outputs = threading.local()
         self._eager: tuple[list[int], EagerPlacement] | None = None
         self._eager_lock = threading.RLock()
-        if sibling is not None:
-            self.lock, self.staging_buffers = sibling.lock, sibling.staging_buffers
-            self._executors, self.streams = sibling._executors, sibling.streams
         if model is not None:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
@@ -140,8 +132,7 @@ class PlanBackend:
         )
 
     def _staging_sizes(self) -> dict[str, int]:
-        names = [real_device.name for real_device in self.real_devices]
-        return planned_sizes((call.plan for call in self.planned_calls), names)
+        return planned_sizes(call.plan for call in self.planned_calls)
 
     def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
         """Let all graphs, those that are compiled already too, run under another plan.
@@ -151,8 +142,7 @@ class PlanBackend:
         with self.lock:
             self.close()
             self._set_plan(plan, planned_calls)
-            self.staging_buffers.clear()
-            self.staging_buffers.sizes = self._staging_sizes()
+            self.executors.replan(self._staging_sizes())
             self._eager = None
             for graph in self.graphs:
                 graph.match_plan()
@@ -315,12 +305,9 @@ class PlanBackend:
         args: Sequence[Any] = (),
     ) -> Executor:
         """An executor of a program; streamed weights are packed only while there is no other."""
-        self.evict_executors()
-        known = [*args, *(tensor for _, tensor in self.named_tensors())]
-        for graph in self._executors.values():
-            if graph.executor is not None:
-                known += [value for held in graph.executor.resident for value in held.values()]
-        shared = shared_storages(known)
+        self.executors.evict()
+        own = [tensor for _, tensor in self.named_tensors()]
+        shared = shared_storages([*args, *own, *self.executors.resident_tensors()])
         shared_weights = {
             position
             for position, weight in weights.items()
@@ -333,40 +320,18 @@ class PlanBackend:
                 plan,
                 self.device_map,
                 cuda_graphs=False if program.scalars is not None else self.cuda_graphs,
-                staging_buffers=self.staging_buffers,
-                pack_weights=not self._executors,
+                staging_buffers=self.executors.staging_buffers,
+                pack_weights=not self.executors,
                 host_kernels=self.host_kernels,
                 shared_weights=shared_weights,
-                streams=self.streams,
+                streams=self.executors.streams,
             )
-
-    def _close_executors(self) -> None:
-        """End the steps of all executors and close them; the next call makes its own again."""
-        for graph in self._executors.values():
-            if graph.executor is not None:
-                graph.executor.finish_steps()
-            graph.close()
-
-    def evict_executors(self) -> None:
-        """Close the executors that were used the longest ago, where there are too many."""
-        while len(self._executors) >= MAX_EXECUTORS:
-            self._executors.popitem(last=False)[1].close()
-
-    def use(self, graph: CompiledGraph) -> None:
-        """Note that a graph runs now; others end their steps, since they share staging buffers."""
-        for other in self._executors.values():
-            if other is not graph and other.executor is not None:
-                other.executor.finish_steps()
-        self._executors[id(graph)] = graph
-        self._executors.move_to_end(id(graph))
 
     def release_held(self, graph: CompiledGraph) -> None:
         """Free what lies in memory between two calls; graphs of other executors refer to it."""
         for callback in self.on_short_memory:
             callback()
-        for other in self._executors.values():
-            if other is not graph:
-                other.close()
+        self.executors.close_others(graph)
 
     def close(self) -> None:
         """Stop all executors; a later call starts its own again."""
@@ -374,7 +339,7 @@ class PlanBackend:
             for graph in self.graphs:
                 graph.close()
                 for closed in (graph, *graph.static_graphs):
-                    self._executors.pop(id(closed), None)
+                    self.executors.forget(closed)
 
     def drop_graphs(self) -> None:
         """Stop all executors and forget their graphs."""

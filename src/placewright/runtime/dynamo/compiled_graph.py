@@ -312,7 +312,7 @@ class CompiledGraph:
             )
             self._addresses = [tensor.data_ptr() for tensor in weights.values()]
             self._process = os.getpid()
-        self.backend.use(self)
+        self.backend.executors.use(self)
         return self.executor
 
     def close(self) -> None:
