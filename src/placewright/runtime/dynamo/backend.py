@@ -33,6 +33,7 @@ from placewright.runtime.dynamo.checkpoints import (
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.graph_outputs import JointGraph
+from placewright.runtime.dynamo.metadata_guards import guard_metadata
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
@@ -46,7 +47,7 @@ from placewright.runtime.executor import Executor
 from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import plan_devices
-from placewright.runtime.weight_storage import shared_storages, storage_key
+from placewright.runtime.weight_storage import shared_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,8 +192,10 @@ class PlanBackend:
             return self._eager_function(module)
 
         is_repeatable = not (needs_gradients and has_checkpoint(module))
+        check = guard_metadata(module, inputs, self.dry_run if self.has_gpus else None)
 
         def run(*args: Any) -> Any:
+            check(args)
             try:
                 outputs = compiled(*args)
             except CallNotServed as error:
@@ -310,12 +313,6 @@ class PlanBackend:
         for graph in self._executors.values():
             if graph.executor is not None:
                 known += [value for held in graph.executor.resident for value in held.values()]
-        shared = shared_storages(known)
-        shared_weights = {
-            position
-            for position, weight in weights.items()
-            if weight.device.type == "cpu" and storage_key(weight) in shared
-        }
         with torch.inference_mode(False):  # or later calls could not save what is allocated here
             return Executor(
                 program,
@@ -326,7 +323,7 @@ class PlanBackend:
                 staging_buffers=self.staging_buffers,
                 pack_weights=not self._executors,
                 host_kernels=self.host_kernels,
-                shared_weights=shared_weights,
+                shared_weights=shared_positions(weights, known),
                 streams=self.streams,
             )
 
@@ -343,10 +340,14 @@ class PlanBackend:
         self._executors[id(graph)] = graph
         self._executors.move_to_end(id(graph))
 
-    def release_held(self, graph: CompiledGraph) -> None:
-        """Free what lies in memory between two calls; graphs of other executors refer to it."""
+    def free_held(self) -> None:
+        """Free what lies in memory between two calls, besides weights."""
         for callback in self.on_short_memory:
             callback()
+
+    def release_held(self, graph: CompiledGraph) -> None:
+        """Free what is held; graphs of other executors refer to it."""
+        self.free_held()
         for other in self._executors.values():
             if other is not graph:
                 other.close()
