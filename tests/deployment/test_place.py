@@ -17,6 +17,7 @@ from models import machine, workers  # noqa: E402
 import placewright as pw  # noqa: E402
 from placewright.deployment import equality, model_placement  # noqa: E402
 from placewright.errors import ConfigError, PlanError, VerifyError  # noqa: E402
+from placewright.runtime.dynamo.backend import PlanBackend  # noqa: E402
 
 SIZES = {
     "vocab_size": 64,
@@ -185,6 +186,72 @@ def test_a_model_larger_than_its_gpu_generates_its_own_tokens():
             if call.plan.device_names[device] == "gpu0"
         }
         assert devices  # something runs on the GPU
+        assert not model.placed.eager_calls
+
+
+def count_traces(monkeypatch):
+    """A list that grows whenever a graph of a model is compiled."""
+    compiled, compile_graph = [], PlanBackend.__call__
+
+    def call(self, module, inputs):
+        compiled.append(module)
+        return compile_graph(self, module, inputs)
+
+    monkeypatch.setattr(PlanBackend, "__call__", call)
+    return compiled
+
+
+def test_with_a_gpu_the_graphs_that_were_captured_are_not_traced_again(monkeypatch):
+    compiled, model, own = count_traces(monkeypatch), llama(), llama()
+    size = sum(weight.nbytes for weight in model.parameters())
+    with fake_gpus():
+        model, _ = place(model, MIX, machine(1), limits={"gpu0": size * 3 // 4})
+        assert torch.equal(tokens(model), tokens(own))
+        assert not model.placed.eager_calls
+        assert model.placed.backend.memory_limits is not None
+        assert len(compiled) == 2  # prefill and decode
+        assert torch.equal(tokens(model, 12, batch=2), tokens(own, 12, batch=2))
+        weights = model.state_dict()
+        assert all(torch.equal(weights[name], right) for name, right in own.state_dict().items())
+        with pytest.raises(pw.PlacewrightError, match="cannot be copied"):
+            copy.deepcopy(model)
+        copied = copy.deepcopy(model.placed.remove())
+        for each in (model, copied):
+            assert torch.equal(tokens(each), tokens(own))
+
+
+def test_with_a_gpu_a_model_that_changes_after_it_was_placed_is_traced_again(monkeypatch):
+    compiled, model, own = count_traces(monkeypatch), llama(), llama()
+    size = sum(weight.nbytes for weight in model.parameters())
+    with fake_gpus():
+        model, _ = place(model, MIX, machine(1), limits={"gpu0": size * 3 // 4})
+        for each in (model, own):
+            head = each.lm_head.weight
+            head.data = (2 * head.data).t().contiguous().t()
+        assert torch.equal(tokens(model), tokens(own))
+        assert len(compiled) == 4
+        for each in (model, own):  # now TorchDynamo guards all
+            each.lm_head.weight.data = each.lm_head.weight.data.contiguous()
+        assert torch.equal(tokens(model), tokens(own))
+        assert not model.placed.eager_calls
+
+
+def test_weights_from_files_are_no_reason_to_trace_again(tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+
+    compiled, own, x = count_traces(monkeypatch), chain(), torch.rand(2, 16)
+    save_file(own.state_dict(), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = Chain().eval()
+    size = sum(weight.nbytes for weight in own.parameters())
+    with fake_gpus():
+        calls = pw.Calls([((x,),)])
+        limits = {"gpu0": size * 3 // 4}
+        model, lines = place(model, calls, machine(1), limits=limits, weights=tmp_path)
+        assert "weights" in stages(lines)
+        with torch.no_grad():
+            assert torch.equal(model(x), own(x))
+        assert len(compiled) == 1
         assert not model.placed.eager_calls
 
 

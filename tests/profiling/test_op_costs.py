@@ -208,6 +208,20 @@ def test_the_budget_is_obeyed_and_the_heaviest_come_first(tower, machine, one, m
     assert rows.seconds[last, 0] == pytest.approx(line[last] * 2e-3 / line[at])
 
 
+def test_ops_that_hardly_matter_are_timed_shortly(tower, machine, one, monkeypatch):
+    seconds = {}
+
+    def measure(program, position, site, op_seconds, *_):
+        seconds.setdefault(program.graph.ops[position].kind, op_seconds)  # of the heaviest
+        return Timing(1e-4, 0.1, 5)
+
+    monkeypatch.setattr(measuring, "measure_op", measure)
+    monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
+    monkeypatch.setattr(measuring, "SMALL_SHARE", 0.3)
+    profile_ops(tower, machine, *one)
+    assert seconds == {"matmul": 0.15, "elementwise": 0.02}
+
+
 def test_one_of_each_kind_comes_before_a_second_of_any(tower, machine, one, monkeypatch):
     seen = counted(monkeypatch)
     profile_ops(tower, machine, *one)

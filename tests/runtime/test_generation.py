@@ -15,10 +15,13 @@ from fake_cuda import fake_gpus  # noqa: E402
 from models import machine  # noqa: E402
 
 import placewright as pw  # noqa: E402
+from placewright.frontends.pytorch.logical_device import trace_on_device  # noqa: E402
 from placewright.runtime import memory_limits  # noqa: E402
 from placewright.runtime.bucket_cache import (  # noqa: E402
     BucketCache,
+    BucketLayer,
     BufferPool,
+    LayerBuffers,
     bucket_length,
     can_have_bucket,
 )
@@ -213,6 +216,24 @@ def test_a_cache_comes_back_where_its_tensors_were_not_where_it_was_traced():
         layer.device = torch.device("meta")  # as a trace leaves it
     bucket.restore(is_needed=True)
     assert all(layer.keys.device.type == layer.device.type == "cpu" for layer in cache.layers)
+
+
+def test_a_bucket_on_another_device_is_traced_as_on_the_logical_one():
+    """`meta` stands for a GPU: transformers makes positions on the device that a layer names."""
+    keys, length = torch.zeros(1, 2, 64, 8, device="meta"), torch.zeros((), dtype=torch.long)
+    layer = BucketLayer(LayerBuffers(keys, torch.zeros_like(keys), length.to("meta")), False)
+    assert layer.device == torch.device("meta")
+    traced = []
+
+    def backend(module, inputs):
+        traced.append({node.meta["example_value"].device for node in module.graph.nodes
+                       if "example_value" in node.meta})  # fmt: skip
+        return lambda *args: (keys, keys)
+
+    new = torch.zeros(1, 2, 1, 8)
+    with torch.no_grad(), trace_on_device(torch.device("cpu")):
+        torch.compile(layer.update, backend=backend, fullgraph=True)(new, new)
+    assert traced == [{torch.device("cpu")}]
 
 
 def test_a_cache_that_no_one_reads_again_can_be_filled_again():

@@ -39,7 +39,10 @@ class CapturedCall:
 
 
 def begin_capture(
-    model: torch.nn.Module, cluster: Cluster, device_map: Mapping[str, str] | None = None
+    model: torch.nn.Module,
+    cluster: Cluster,
+    device_map: Mapping[str, str] | None = None,
+    cuda_graphs: bool | None = None,
 ) -> PlacedModel:
     """Let a model's calls be captured for a cluster; `remove` ends it.
 
@@ -52,7 +55,8 @@ def begin_capture(
     devices = tuple(device.name for device in cluster.devices)
     host = next((at for at, device in enumerate(cluster.devices) if device.kind == "cpu"), 0)
     placement = np.full(len(names), host, dtype=np.int32)
-    placed = PlacedModel(Plan(tuple(names), devices, placement), model, device_map)
+    plan = Plan(tuple(names), devices, placement)
+    placed = PlacedModel(plan, model, device_map, cuda_graphs=cuda_graphs)
     placed.install()
     return placed
 

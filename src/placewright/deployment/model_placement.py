@@ -233,14 +233,14 @@ class _Placement:
             with self.stages.line("reference") as note:
                 reference = reference_outputs(self.model, mix)
                 note("the model's own outputs, on the device where it is")
-        placed = begin_capture(self.model, costs.cluster, self.device_map)
+        placed = begin_capture(self.model, costs.cluster, self.device_map, self.cuda_graphs)
         try:
             stored, result = self._plan_calls(placed, mix, costs, fresh)
-            if stored.device is not None or placed.has_gpus or self.weights is not None:
+            if stored.device is not None:
                 placed.remove()
                 self._apply_stored(stored, costs.cluster)
             else:
-                placed.use_plan(stored.planned_calls[-1].plan, stored.planned_calls)
+                self._use_plan(placed, stored, costs.cluster)
             if reference is not None and stored.device is None:
                 with self.stages.line("verified") as note:
                     difference = check_outputs(self.model, mix, reference)
@@ -319,6 +319,24 @@ class _Placement:
 
     # -- the model -----------------------------------------------------------------------------
 
+    def _use_plan(self, placed: PlacedModel, stored: StoredPlan, cluster: Cluster) -> None:
+        """Let the model, whose calls are captured, run under the plan: nothing is traced again."""
+        plan = stored.planned_calls[-1].plan
+        if not placed.has_gpus and self.weights is None:
+            placed.use_plan(plan, stored.planned_calls)
+            return
+        with self.stages.line("weights") as note:
+            placed.use_plan(plan, stored.planned_calls)
+            self._fill(placed, cluster)
+            note(self._where())
+
+    def _fill(self, placed: PlacedModel, cluster: Cluster) -> None:
+        """Read weights from files, if there are any, and hold calls to the limits of GPUs."""
+        if self.weights is not None:
+            load_weights(self.model, self.weights, placed.torch_devices)
+        if placed.has_gpus:
+            placed.backend.memory_limits = MemoryLimits(cluster, self.limits)
+
     def _apply(self, stored: StoredPlan, cluster: Cluster) -> None:
         placed = PlacedModel(
             stored.planned_calls[-1].plan,
@@ -328,10 +346,7 @@ class _Placement:
             self.cuda_graphs,
             planned_calls=stored.planned_calls,
         )
-        if self.weights is not None:
-            load_weights(self.model, self.weights, placed.torch_devices)
-        if placed.has_gpus:
-            placed.backend.memory_limits = MemoryLimits(cluster, self.limits)
+        self._fill(placed, cluster)
         placed.move_weights()
         placed.install()
         if not isinstance(self.mix, Train):

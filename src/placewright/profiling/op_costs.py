@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placewright.errors import PlacewrightError
 from placewright.profiling.cache_model import cache_states
 from placewright.profiling.copy_load import copy_load_for
@@ -53,6 +55,10 @@ DEFAULT_BUDGET = 60.0
 """Seconds that measuring a graph may take by default."""
 MIN_OP_SECONDS, MAX_OP_SECONDS = 0.01, 0.15
 """Seconds spent on one op on one device."""
+SMALL_SHARE, SMALL_OP_SECONDS = 0.01, 0.02
+"""Seconds spent on an op that with all its equals takes less than this share of a device's step."""
+LEAST_SECONDS = 1e-5
+"""What an op takes at least, as its share is estimated: a roofline knows no fixed times."""
 STEP_BUDGET_DIVISOR = 4
 """Whole steps on a host may take this fraction of the budget."""
 WHOLE_STEP = "a whole step of"
@@ -156,6 +162,8 @@ class _OpProfiler:
         self.models = {device.model: device for device in reversed(devices)}
         self.groups = equal_ops(program, self.states)
         self.estimates = roofline_seconds(program.graph, cluster, list(self.models.values()))
+        positions = [position for group in self.groups.values() for position in group]
+        self._totals = np.maximum(self.estimates[positions], LEAST_SECONDS).sum(axis=0)
         self.timings: dict[tuple[str, str], Timing] = {}
         self.failed: dict[str, str] = {}
 
@@ -224,8 +232,11 @@ class _OpProfiler:
                 continue  # a shorter one may still fit
             name = self.program.graph.ops[position].name
             self.progress(f"{name} on {device.name}", max(elapsed / self.budget, index / len(jobs)))
+            seconds = op_seconds
+            if self._share(signature, model) < SMALL_SHARE:
+                seconds = min(op_seconds, SMALL_OP_SECONDS)
             measure = partial(
-                measure_op, self.program, position, device, op_seconds, self.states[position]
+                measure_op, self.program, position, device, seconds, self.states[position]
             )
             try:
                 with nullcontext() if device.is_gpu else self.copy_load.running():
@@ -239,6 +250,12 @@ class _OpProfiler:
         """The roofline's seconds of one op of a group."""
         column = list(self.models).index(model)
         return float(self.estimates[self.groups[signature][0], column])
+
+    def _share(self, signature: str, model: str) -> float:
+        """The share of a step on a model that the ops of a group take, by the roofline."""
+        total = self._totals[list(self.models).index(model)]
+        seconds = max(self._estimate(signature, model), LEAST_SECONDS)
+        return float(seconds * len(self.groups[signature]) / total)
 
     def _measurement_order(self, jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """The op of each kind that takes longest in all, since others are estimated from it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from placewright.cluster import Cluster
+    from placewright.runtime.program.program import Program
     from placewright.runtime.real_devices import RealDevice
 
 OVERHEAD_KEY = "the runtime's own time for an op"
@@ -29,11 +31,8 @@ def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
 
     The faster steps count, so that a busy machine does not distort it.
     """
-    from placewright.runtime.program.program import build_program
-
     torch = load_torch()
-    model, example = _relu_chain(torch), torch.ones(8)
-    program = build_program(model, (example,))
+    model, example, program = _relu_chain()
     if device.is_gpu:  # alone, so that the input is on it from the start
         cluster = cluster.subset([device.name])
     problem = Problem(program.graph, cluster)  # workers: all of them, since they share the cores
@@ -46,11 +45,7 @@ def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
 
 def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
     """Seconds to pass a small tensor to the other device, measured by a ping-pong of ops."""
-    from placewright.runtime.program.program import build_program
-
-    torch = load_torch()
-    model, example = _relu_chain(torch), torch.ones(8)
-    program = build_program(model, (example,))
+    model, example, program = _relu_chain()
     problem, device_index = Problem(program.graph, cluster), cluster.position
     op_number = np.cumsum([op.kind != "input" for op in program.graph.ops])
     alternating = np.where(op_number % 2, device_index[gpu], device_index[host])
@@ -86,14 +81,21 @@ def _step_seconds(
     return quantiles(seconds[TIMED_STEPS // 4 :], n=4)[0]
 
 
-def _relu_chain(torch: Any) -> Any:
+@functools.cache
+def _relu_chain() -> tuple[Any, Any, Program]:
+    """A chain of the smallest ops, its argument and its program, which every device runs."""
+    from placewright.runtime.program.program import build_program
+
+    torch: Any = load_torch()
+
     class ReluChain(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             for _ in range(CHAIN_OPS):
                 x = torch.relu(x)
             return x
 
-    return ReluChain().eval()
+    model, example = ReluChain().eval(), torch.ones(8)
+    return model, example, build_program(model, (example,))
 
 
 def _isolated_seconds(torch: Any, device: RealDevice) -> float:

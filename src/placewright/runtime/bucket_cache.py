@@ -51,10 +51,19 @@ class BucketLayer(_StaticLayer):  # type: ignore[misc]
         super().__init__(max_cache_len=buffers.keys.shape[-2])
         self.keys, self.values = buffers.keys, buffers.values
         self.cumulative_length = buffers.length
-        self.dtype, self.device = self.keys.dtype, self.keys.device
+        self.dtype = self.keys.dtype
         self.batch_size, self.num_heads = self.keys.shape[:2]
         self.k_head_dim, self.v_head_dim = self.keys.shape[-1], self.values.shape[-1]
         self.is_sliding, self.is_initialized = is_sliding, True
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tokens are; while the model is traced, the logical device as of all tensors."""
+        return self.keys.device
+
+    @device.setter
+    def device(self, device: torch.device) -> None:
+        """Ignore what transformers sets: it is where the keys are."""
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """The length that attention sees, and its offset."""

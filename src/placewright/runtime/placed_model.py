@@ -111,8 +111,14 @@ class PlacedModel:
             plan: It places all weights of the model.
             planned_calls: Plans for several calls, of which each graph takes the nearest.
         """
+        if plan.device_names != self.plan.device_names:
+            raise PlanError(
+                f"the plan is for the devices {', '.join(plan.device_names)}: expected "
+                f"{', '.join(self.plan.device_names)}, as the model was placed for"
+            )
         self.backend.use_plan(plan, planned_calls)
-        self.plan = plan
+        self.backend.free_held()  # it lies where the plan before says
+        self.plan = self.train.plan = plan
         self.torch_devices = self._torch_devices()
         self.move_weights()
 

@@ -173,6 +173,16 @@ def shared_storages(known: Iterable[Any]) -> set[int]:
     return {key for key, count in counts.items() if _use_count(key) - own_count > count}
 
 
+def shared_positions(weights: Mapping[int, torch.Tensor], known: Iterable[Any]) -> set[int]:
+    """The weights on the host whose storage has tensors besides the known ones."""
+    shared = shared_storages(known)
+    return {
+        position
+        for position, weight in weights.items()
+        if weight.device.type == "cpu" and storage_key(weight) in shared
+    }
+
+
 def _use_count(key: int) -> int:
     torch_c: Any = torch._C
     count: int = torch_c._storage_Use_Count(key)

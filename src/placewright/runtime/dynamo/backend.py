@@ -34,6 +34,7 @@ from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.executor_cache import ExecutorCache
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.graph_outputs import JointGraph
+from placewright.runtime.dynamo.metadata_guards import guard_metadata
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
@@ -49,7 +50,7 @@ from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.program.host_products import check_host_kernels
 from placewright.runtime.real_devices import plan_devices
 from placewright.runtime.staging_buffers import planned_sizes
-from placewright.runtime.weight_storage import shared_storages, storage_key
+from placewright.runtime.weight_storage import shared_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,8 +192,10 @@ class PlanBackend:
             return self._eager_function(module)
 
         is_repeatable = not (needs_gradients and has_checkpoint(module))
+        check = guard_metadata(module, inputs, self.dry_run if self.has_gpus else None)
 
         def run(*args: Any) -> Any:
+            check(args)
             try:
                 outputs = compiled(*args)
             except CallNotServed as error:
@@ -307,12 +310,7 @@ class PlanBackend:
         """An executor of a program; streamed weights are packed only while there is no other."""
         self.executors.evict()
         own = [tensor for _, tensor in self.named_tensors()]
-        shared = shared_storages([*args, *own, *self.executors.resident_tensors()])
-        shared_weights = {
-            position
-            for position, weight in weights.items()
-            if weight.device.type == "cpu" and storage_key(weight) in shared
-        }
+        known = [*args, *own, *self.executors.resident_tensors()]
         with torch.inference_mode(False):  # or later calls could not save what is allocated here
             return Executor(
                 program,
@@ -323,14 +321,18 @@ class PlanBackend:
                 staging_buffers=self.executors.staging_buffers,
                 pack_weights=not self.executors,
                 host_kernels=self.host_kernels,
-                shared_weights=shared_weights,
+                shared_weights=shared_positions(weights, known),
                 streams=self.executors.streams,
             )
 
-    def release_held(self, graph: CompiledGraph) -> None:
-        """Free what lies in memory between two calls; graphs of other executors refer to it."""
+    def free_held(self) -> None:
+        """Free what lies in memory between two calls, besides weights."""
         for callback in self.on_short_memory:
             callback()
+
+    def release_held(self, graph: CompiledGraph) -> None:
+        """Free what is held; graphs of other executors refer to it."""
+        self.free_held()
         self.executors.close_others(graph)
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from placewright.frontends.pytorch.aot_graph import all_attention_kernels
 from placewright.runtime.dynamo.graph_inputs import WRAPPER_ARGS, WRAPPER_KWARGS
+from placewright.runtime.dynamo.metadata_guards import kept_guards
 from placewright.runtime.dynamo.steps import CallNotServed
 
 if TYPE_CHECKING:
@@ -298,15 +299,14 @@ class ZeroSigns:
     def __init__(self) -> None:
         self._signs: dict[str, float] = {}  # of the float that an expression reads
 
-    def record_guards(self, entries: Sequence[Any]) -> list[bool]:
-        """Record zeros among the values that TorchDynamo guards; all guards are kept."""
+    def record_guards(self, entries: Sequence[Any]) -> None:
+        """Record zeros among the values that TorchDynamo guards."""
         for entry in entries:
             value = getattr(entry, "value", None)
             if isinstance(value, float) and value == 0.0:
                 name = getattr(entry.orig_guard, "name", "")
                 expression = str(name() if callable(name) else name)
                 self._signs.setdefault(expression, math.copysign(1.0, value))
-        return [True] * len(entries)
 
     def differ(
         self,
@@ -339,12 +339,13 @@ class ZeroSigns:
 
 
 def check_guards(zero_signs: ZeroSigns, entries: Sequence[Any]) -> list[bool]:
-    """Check and record what TorchDynamo guards; all guards are kept.
+    """Check and record what TorchDynamo guards; which guards are kept.
 
     It is no method of the calls: TorchDynamo would keep the model as long as its code.
     """
     refuse_own_generators(entries)
-    return zero_signs.record_guards(entries)
+    zero_signs.record_guards(entries)
+    return kept_guards(entries)
 
 
 def compile_error_text(error: BaseException) -> str:

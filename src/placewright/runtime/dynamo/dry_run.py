@@ -16,10 +16,11 @@ import torch
 from placewright.errors import GraphError
 from placewright.frontends.pytorch.aot_graph import output_nodes
 from placewright.frontends.pytorch.shapes import Node
+from placewright.runtime.dynamo.metadata_guards import bucket_tensors
 from placewright.runtime.dynamo.static_graph import make_static
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from placewright.runtime.dynamo.backend import PlanBackend
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
@@ -69,10 +70,13 @@ class DryRun:
     def __init__(self) -> None:
         self.calls: list[DryCall] = []
         self._number, self._is_model = -1, True
+        self.bucket_tensors: set[int] = set()
+        """The ids of the tensors of buckets in the current call; a plan says where they lie."""
 
-    def begin_call(self, is_model: bool) -> None:
+    def begin_call(self, is_model: bool, kwargs: Mapping[str, Any]) -> None:
         """Note that a module is called."""
         self._number, self._is_model = self._number + 1, is_model
+        self.bucket_tensors = bucket_tensors(kwargs)
 
     def run(self, graph: CompiledGraph, args: Sequence[Any]) -> list[torch.Tensor]:
         """Note a graph, and make its outputs of zeros.

@@ -35,6 +35,7 @@ from placewright.runtime.dynamo.call_checks import (
     suppressed_errors,
 )
 from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed_cache
+from placewright.runtime.dynamo.metadata_guards import StaleGraph, leave_out_guards
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class ModelCalls:
         """Call the model: as one graph, else as several, else eagerly."""
         self.follow_code()
         if self.backend.dry_run is not None:
-            self.backend.dry_run.begin_call(self.backend.is_model(self.model))
+            self.backend.dry_run.begin_call(self.backend.is_model(self.model), kwargs)
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
             is_fixed = not self.has_static_shapes and has_fixed_cache(kwargs)
@@ -243,6 +244,16 @@ class ModelCalls:
         planned, and each device has its own kernels for its ops. Only autocast of a GPU needs
         tensors of that GPU. Outputs go to the device of the first tensor.
         """
+        try:
+            return self._run_compiled(compiled, args, kwargs)
+        except StaleGraph:  # a graph of a dry run; now TorchDynamo guards all
+            is_fixed = compiled is self._compiled_with_fixed_cache
+            self.drop_graphs()
+            compiled = self._compiled_with_fixed_cache if is_fixed else self.compiled
+            return self._run_compiled(compiled, args, kwargs)
+
+    def _run_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        leave_out_guards(None)
         is_whole = compiled is not self._compiled_in_parts
         self.backend.thread.signature = self._signature
         guards = full_guards(
