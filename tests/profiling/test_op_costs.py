@@ -231,6 +231,16 @@ def test_one_of_each_kind_comes_before_a_second_of_any(tower, machine, one, monk
     assert "last.linear" in seen[2:]  # the lighter of the two
 
 
+def test_a_heavy_op_comes_before_the_first_of_a_light_kind(machine, one, monkeypatch):
+    """Two products of other shapes take most of the step; the activation's kind takes little."""
+    seen = counted(monkeypatch)
+    model = nn.Sequential(nn.Linear(256, 255), nn.ReLU(), nn.Linear(255, 254)).eval()
+    program = build_program(model, (torch.rand(64, 256),))
+    profile_ops(program, machine, *one)
+    kinds = [program.graph.ops[program.graph.position[name]].kind for name in seen]
+    assert kinds == ["matmul", "matmul", "elementwise"]
+
+
 @pytest.mark.parametrize("steps", [(1, 3), (8, 2), (0, 1)])
 def test_inputs_come_again_elsewhere_with_their_strides(steps):
     size = (3, 4)

@@ -1,8 +1,8 @@
 """Measures every op of a program on every device, and makes a cost Table of it.
 
-Equal ops are measured once: the heaviest of each kind first, then those that matter most. Ops for
-which the budget is too short, or which a device cannot run, are estimated (`cost_table`). The
-runtime's own overhead is added to each op.
+Equal ops are measured once, first those that tell most about a step: the heaviest of a kind about
+all of its kind, another one about itself. Ops for which the budget is too short, or which a device
+cannot run, are estimated (`cost_table`). The runtime's own overhead is added to each op.
 
 Devices are measured one at a time, while the others are idle: workers of one host that compute at
 the same time share its memory, and are then slower than the table says. If a model's weights exceed
@@ -258,22 +258,30 @@ class _OpProfiler:
         return float(seconds * len(self.groups[signature]) / total)
 
     def _measurement_order(self, jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """The op of each kind that takes longest in all, since others are estimated from it.
+        """Jobs by the share of their device's step that they tell about.
 
-        Then the rest, in the same order.
+        The longest op of a kind tells about all of its kind, which are estimated from it; another
+        one about itself alone.
         """
         total_seconds = {
             (signature, model): self._estimate(signature, model) * len(self.groups[signature])
             for signature, model in jobs
         }
-        first_of_kind: list[tuple[str, str]] = []
-        others: list[tuple[str, str]] = []
-        covered_kinds = set()
+        of_model: dict[str, float] = {}
+        of_kind: dict[tuple[str, str], float] = {}
+        for (signature, model), seconds in total_seconds.items():
+            kind = self._kind(signature), model
+            of_kind[kind] = of_kind.get(kind, 0.0) + seconds
+            of_model[model] = of_model.get(model, 0.0) + seconds
+        told = dict(total_seconds)
         for signature, model in sorted(jobs, key=lambda job: (-total_seconds[job], *job)):
-            kind = self.program.graph.ops[self.groups[signature][0]].kind, model
-            (others if kind in covered_kinds else first_of_kind).append((signature, model))
-            covered_kinds.add(kind)
-        return first_of_kind + others
+            told[signature, model] = of_kind.pop(
+                (self._kind(signature), model), told[signature, model]
+            )
+        return sorted(jobs, key=lambda job: (-told[job] / (of_model[job[1]] or 1.0), *job))
+
+    def _kind(self, signature: str) -> str:
+        return self.program.graph.ops[self.groups[signature][0]].kind
 
     def _finish_host_steps(self, step_timers: Mapping[str, StepTimer]) -> None:
         """Time a few steps more, and take what whole steps say of each op."""

@@ -14,7 +14,6 @@ from placewright.solvers.workloads.call_plans import (
     CallPlan,
     CallPlans,
     pin_weights,
-    simple_plans,
 )
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.workloads.call_plans import Residency
     from placewright.solvers.workloads.workload_search import WorkloadSearch
-    from placewright.workload import Workload
 
 
 def choose_cautiously(search: WorkloadSearch) -> CallPlans:
@@ -49,7 +47,7 @@ def choose_cautiously(search: WorkloadSearch) -> CallPlans:
         return best
     slow = [scale_host(problem, *SLOW_HOST) for problem in workload.problems]
     candidates = [best, *search.by_residency.values(), *search.single_devices]
-    scored = [_most_cautious(workload, plans, slow) for plans in candidates if not plans.key[0]]
+    scored = [_most_cautious(search, plans, slow) for plans in candidates if not plans.key[0]]
     return min(scored, key=lambda pair: pair[0])[1]
 
 
@@ -67,13 +65,14 @@ def _surviving_plans(search: WorkloadSearch, costs: list[PessimisticCosts]) -> C
 
 
 def _most_cautious(
-    workload: Workload, plans: CallPlans, slow: list[Problem]
+    search: WorkloadSearch, plans: CallPlans, slow: list[Problem]
 ) -> tuple[float, CallPlans]:
     """The plans of one placement of weights with the least cautious time, and that time."""
+    workload = search.workload
     chosen, total = [], 0.0
     for at, call in enumerate(plans.calls):
         seconds, plan = min(
-            _scored_plans(workload, at, call, plans.residency, slow[at]),
+            _scored_plans(search, at, call, plans.residency, slow[at]),
             key=lambda pair: pair[0],
         )
         total += float(workload.counts[at]) * seconds
@@ -83,13 +82,13 @@ def _most_cautious(
 
 
 def _scored_plans(
-    workload: Workload, at: int, call: CallPlan, residency: Residency, slow: Problem
+    search: WorkloadSearch, at: int, call: CallPlan, residency: Residency, slow: Problem
 ) -> list[tuple[float, CallPlan]]:
     """A call's own plan, and the simple plans that fit, each with its cautious time."""
-    problem = workload.problems[at]
+    problem = search.workload.problems[at]
     own = _cautious_seconds(call.value, slow, PlanBatch.repeat(call.plan))[0]
     scored = [(float(own), call)]
-    rows = simple_plans(pin_weights(workload, at, residency))
+    rows = search.simple_plans(at, residency, pin_weights(search.workload, at, residency))
     verdict = simulator.judge_batch(problem, rows)
     excess = verdict.peak - problem.arrays.capacity
     fits = np.flatnonzero((excess <= 0).all(axis=1))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright import simulator
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.bounds.shared_memory import shared_memory_bound
 from placewright.solvers.search import check_stop_and_seed
@@ -19,6 +20,7 @@ from placewright.solvers.workloads.call_plans import (
     pin_weights,
     simple_plans,
 )
+from placewright.solvers.workloads.resident_weights import ResidentWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +138,7 @@ class WorkloadSearch:
         calls = []
         for at in range(len(self.workload)):
             pinned = pin_weights(self.workload, at, residency)
-            plans = simple_plans(pinned)
+            plans = self.simple_plans(at, residency, pinned)
             verdict = simulator.judge_batch(pinned, plans)
             self.evaluations += len(plans)
             best = verdict.best()
@@ -150,6 +152,27 @@ class WorkloadSearch:
                 call = min((candidate, call), key=lambda each: (each.overflow, each.value))
             calls.append(call)
         return self.record(CallPlans(self.workload, tuple(calls)))
+
+    def simple_plans(self, at: int, residency: Residency, pinned: Problem) -> PlanBatch:
+        """Plans of a call without any search, for weights that are fixed."""
+        plans = simple_plans(pinned)
+        if self.resident_weights is None:
+            return plans
+        splits = self.resident_weights.splits[at].plans(residency)
+        if splits is None:
+            return plans
+        assert plans.staging is not None
+        assert splits.staging is not None
+        return PlanBatch(
+            np.concatenate([plans.placement, splits.placement]),
+            None,
+            np.concatenate([plans.staging, splits.staging]),
+        )
+
+    @cached_property
+    def resident_weights(self) -> ResidentWeights | None:
+        """The choice of weights that stay on the GPU, if it cannot hold all."""
+        return ResidentWeights.of(self.workload)
 
     def record(self, plans: CallPlans) -> CallPlans:
         """Keep plans that were evaluated, if they are among the best."""

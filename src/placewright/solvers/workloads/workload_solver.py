@@ -27,6 +27,7 @@ from placewright.solvers.workloads.call_plans import (
     residency_of,
 )
 from placewright.solvers.workloads.call_turns import CallTurns
+from placewright.solvers.workloads.resident_search import search_resident_weights
 from placewright.transforms import JointProblem, join_calls
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from placewright.solvers.workloads.call_plans import Residency
     from placewright.solvers.workloads.workload_search import WorkloadSearch
 
+_RESIDENT_SHARE = 0.25  # of the budget: which weights stay on a GPU that cannot hold all
 _FIRST_TURNS_SHARE = 0.1  # of the budget: turns of the baselines' placements of weights
 _JOINT_SHARE = 0.2  # of what is left then: the first joint search
 _ALONE_SHARE = 0.4  # of what is left then: all calls alone, and the others under their weights
@@ -56,8 +58,9 @@ class WorkloadSolver:
     """The method for workloads; each part evaluates its plans exactly, in every call.
 
     1. Baselines: each single device; the weights where `streamed`, `balanced` and Accelerate put
-       them for one call, imposed on the others. Then the calls take turns under the best of these
-       placements: weights are fixed, and the calls annealed one by one.
+       them for one call, imposed on the others. Where one GPU cannot hold all weights, those that
+       stay are searched by themselves (`resident_search.py`). Then the calls take turns under the
+       best of these placements: weights are fixed, and the calls annealed one by one.
     2. The joint problem (`transforms/joint_problem.py`) from there: quick methods and annealing.
     3. Each call alone likewise, its weights then imposed on the others.
     4. Turns again, and the joint problem from the best of them, until nothing gains.
@@ -79,6 +82,7 @@ class WorkloadSolver:
         stages: tuple[Callable[[], None], ...] = (
             lambda: _judge_baselines(search, joint),
             search.compute_quick_bound,
+            lambda: search_resident_weights(search, _RESIDENT_SHARE),
             lambda: turns.halve(_FIRST_TURNS_SHARE),
             lambda: _search_jointly(search, joint, rounds),
             lambda: _solve_alone(search, turns),
