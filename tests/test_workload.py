@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import placewright as pw
 from placewright import (
     Call,
     Cluster,
@@ -25,7 +26,7 @@ from placewright import (
     simulate,
 )
 from placewright.errors import PlanError, ProblemError
-from placewright.workload_plan import own_plan
+from placewright.workload_plan import own_plan, unused_staging
 
 GPU, CPU = 0, 1
 
@@ -306,3 +307,45 @@ def test_a_result_prints_each_call(workload: Workload):
         _ = result["x"]
     with pytest.raises(PlanError, match="instead of a workload's plan"):
         evaluate(workload, result.calls[0].plan)  # type: ignore[call-overload]
+
+
+def test_calls_share_one_staging_buffer_of_the_largest_size(cluster: Cluster) -> None:
+    ops = (
+        Op("weight", "weight", outputs=(40,)),
+        Op("x", "input", outputs=(10,)),
+        Op("product", inputs=((0, 0), (1, 0)), outputs=(10,)),
+        Op("end", inputs=((2, 0),), outputs=(10,)),
+    )
+    problem = Problem(Graph("streamed", ops), cluster)
+    workload = Workload((Call("long", problem), Call("short", problem, 3)))
+    rows = np.array([CPU, CPU, GPU, GPU], dtype=np.int32)
+
+    def result_of(*sizes: int) -> pw.WorkloadResult:
+        plans = [Plan.of(problem, rows, staging={"gpu0": size}) for size in sizes]
+        return evaluate(workload, WorkloadPlan.of(workload, plans))
+
+    assert result_of(40, 40).peaks["gpu0"] == 60
+    wide = result_of(40, 75)
+    assert [call.devices[GPU].peak for call in wide.calls] == [60, 95]
+    assert wide.peaks["gpu0"] == 95  # in both calls the buffer has 75 bytes
+    assert wide.fits
+    assert result_of(75, 40).peaks == wide.peaks
+    assert result_of(40, 90).overflow == 90 + 20 - 100
+    assert unused_staging(wide.plan.plans) == [[35, 0], [0, 0]]
+
+
+def test_a_call_without_staging_has_the_other_calls_buffer_beside_it(cluster: Cluster) -> None:
+    streaming = Graph(
+        "streaming",
+        (Op("weight", "weight", outputs=(40,)), Op("x", inputs=((0, 0),), outputs=(10,))),
+    )
+    large = Graph("large", (Op("a", outputs=(90,)), Op("b", inputs=((0, 0),), outputs=(5,))))
+    problems = Problem(streaming, cluster), Problem(large, cluster)
+    workload = Workload((Call("streaming", problems[0]), Call("large", problems[1])))
+    plans = [
+        Plan.of(problems[0], np.array([CPU, GPU], dtype=np.int32), staging={"gpu0": 40}),
+        Plan.of(problems[1], np.array([GPU, GPU], dtype=np.int32)),
+    ]
+    result = evaluate(workload, WorkloadPlan.of(workload, plans))
+    assert all(call.fits for call in result.calls)  # each by itself
+    assert result.overflow == 95 + 40 - 100

@@ -124,6 +124,22 @@ class WorkloadPlan:
         )
 
 
+def unused_staging(plans: Sequence[Plan]) -> list[list[int]]:
+    """Bytes of each device's staging buffer that a call does not use, from calls × devices.
+
+    The calls of a workload have one buffer on each device, as large as the largest that any of them
+    uses: the runtime's CUDA graphs hold its address.
+    """
+    used = [
+        [0] * len(plan.device_names)
+        if plan.staging is None
+        else [max(0, size) for size in plan.staging.tolist()]
+        for plan in plans
+    ]
+    largest = [max(sizes) for sizes in zip(*used, strict=True)]
+    return [[most - size for most, size in zip(largest, sizes, strict=True)] for sizes in used]
+
+
 def own_plan(workload: Workload, at: int, full_plan: Plan) -> Plan:
     """The plan of a call for its own graph, from one for `workload.problems`."""
     problem = workload.calls[at].problem

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from placewright.errors import PlanError, nearest
+from placewright.workload_plan import unused_staging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from placewright.plan import Plan
     from placewright.problem import Objective
     from placewright.result import Result
     from placewright.workload import Workload
@@ -65,12 +65,22 @@ class WorkloadResult:
     def overflow(self) -> int:
         """Bytes over the memory limits: of each device in its worst call, summed over devices."""
         return worst_overflow(
-            [[use.peak - use.limit for use in call.devices] for call in self.calls]
+            [[use.peak - use.limit for use in call.devices] for call in self.calls],
+            self.plan.plans,
         )
 
     @property
     def fits(self) -> bool:
         return self.overflow == 0
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes of each device in any call, with the staging buffer that calls share."""
+        peaks: dict[str, int] = {}
+        for call, unused in zip(self.calls, unused_staging(self.plan.plans), strict=True):
+            for use, size in zip(call.devices, unused, strict=True):
+                peaks[use.name] = max(peaks.get(use.name, 0), use.peak + size)
+        return peaks
 
     @property
     def gap(self) -> float:
@@ -114,7 +124,15 @@ def weighted_sum(counts: tuple[float, ...], values: list[float]) -> float:
     return math.fsum(count * value for count, value in zip(counts, values, strict=True))
 
 
-def worst_overflow(excess: list[list[int]]) -> int:
-    """The bytes over of each device in its worst call, summed, from calls × devices."""
-    worst = np.maximum(np.array(excess, dtype=np.int64), 0).max(axis=0)
-    return int(worst.sum())
+def worst_overflow(excess: list[list[int]], plans: Sequence[Plan]) -> int:
+    """The bytes over of each device in its worst call, summed.
+
+    Args:
+        excess: The peak less the capacity, from calls × devices.
+        plans: Of the calls, which share one staging buffer on each device.
+    """
+    totals = [
+        [over + unused for over, unused in zip(row, extra, strict=True)]
+        for row, extra in zip(excess, unused_staging(plans), strict=True)
+    ]
+    return sum(max(0, *column) for column in zip(*totals, strict=True))

@@ -34,6 +34,7 @@ from placewright.store.plan_records import PlanRecord
 from placewright.store.search_start import find_start, find_workload_start, store_result
 from placewright.store.store import warn_of_failure
 from placewright.version import __version__
+from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from placewright.deployment.captures import CapturedCall
     from placewright.store import Store
     from placewright.workload import Workload
-    from placewright.workload_result import WorkloadResult
 
 DEFAULT_BUDGET = "15s"
 """Time budget of the search for a plan."""
@@ -415,13 +415,16 @@ def _check_fits(result: Any, cluster: Cluster) -> None:
     if result.fits:
         return
     reserves = _gpu_reserves(cluster)
-    calls = getattr(result, "calls", (result,))
-    needed: dict[str, int] = {}
-    for call in calls:
-        for use in call.devices:
-            if use.peak > use.limit:
-                least = use.peak + reserves.get(use.name, 0)
-                needed[use.name] = max(needed.get(use.name, 0), least)
+    first = result.calls[0] if isinstance(result, WorkloadResult) else result
+    limits = {use.name: use.limit for use in first.devices}
+    peaks = (
+        result.peaks
+        if isinstance(result, WorkloadResult)
+        else {use.name: use.peak for use in result.devices}
+    )
+    needed = {
+        name: peak + reserves.get(name, 0) for name, peak in peaks.items() if peak > limits[name]
+    }
     texts = ", ".join(f"{name}={size / 2**30:.2f}GiB" for name, size in needed.items())
     raise PlanError(
         f"no plan was found that keeps the limits: the best needs {texts}; raise them, or give "

@@ -21,6 +21,7 @@ from placewright.plan import Plan
 from placewright.problem import Problem
 from placewright.runtime.planned_calls import choose_plan
 from placewright.simulator import simulate
+from placewright.workload_plan import unused_staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +127,10 @@ class MemoryLimits:
         excess = {}
         real_devices = {device.name: device for device in graph.backend.real_devices}
         held = _held_tensors(graph, args)
+        plans = [planned, *(call.plan for call in graph.backend.planned_calls)]
+        unused = dict(zip(planned.device_names, unused_staging(plans)[0], strict=True))
         for device, peak in zip(self.cluster.devices, timeline.peak.tolist(), strict=True):
+            peak += unused.get(device.name, 0)
             if device.name in real_devices:
                 torch_device = real_devices[device.name].torch_device
                 peak += sum(tensor.nbytes for tensor in held if tensor.device == torch_device)

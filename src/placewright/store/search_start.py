@@ -100,7 +100,7 @@ def find_workload_start(store: Store, workload: Workload) -> SearchStart[Workloa
     is_step = workload.objective == "step"
     values = [timeline.step_time if is_step else timeline.period for timeline in timelines]
     overflow = worst_overflow(
-        [(timeline.peak - timeline.capacity).tolist() for timeline in timelines]
+        [(timeline.peak - timeline.capacity).tolist() for timeline in timelines], full_plans
     )
     seconds = weighted_sum(tuple(workload.counts.tolist()), values)
     return _checked(store, SearchStart(plan, overflow, seconds, record))

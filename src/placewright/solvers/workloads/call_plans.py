@@ -61,7 +61,9 @@ class CallPlans:
         """Overflow and objective of the workload, by which its plans are compared."""
         values = [call.value for call in self.calls]
         return (
-            worst_overflow([list(call.excess) for call in self.calls]),
+            worst_overflow(
+                [list(call.excess) for call in self.calls], [call.plan for call in self.calls]
+            ),
             weighted_sum(tuple(self.workload.counts.tolist()), values),
         )
 
