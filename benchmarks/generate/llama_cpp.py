@@ -5,7 +5,8 @@
     python -m benchmarks.generate.llama_cpp gguf     # 9 GB; --small a tiny one
     python -m benchmarks.generate.llama_cpp build --backend cpu --jobs 2
 
-All is in `--folder`, which may be copied to another machine after `fetch`. The source is that of
+All is in `--folder`, which may be copied to another machine after `fetch`; what is there is not
+made again. The source is that of
 llama-cpp-python on PyPI, cut to what `llama-bench` needs; nothing of it is in this repository. The
 GGUF has the weights and the settings of the model `llama` of `benchmarks.generate.models`, and no
 vocabulary: `llama-bench` draws its tokens.
@@ -42,7 +43,6 @@ SETTINGS = {
     "LLAMA_OPENSSL": "OFF",
     **{f"LLAMA_BUILD_{part}": "OFF" for part in ("TESTS", "EXAMPLES", "SERVER", "APP", "UI")},
 }
-CUDA_SETTINGS = {"GGML_CUDA": "ON", "CMAKE_CUDA_ARCHITECTURES": "native"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,14 +51,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     option = parser.add_argument
     option("action", choices=actions, help="what to do")
     option("--folder", type=Path, default=FOLDER, help="where everything is")
+    option("--source", type=Path, help="folder of what `fetch` made, if it is another one")
     option("--backend", choices=["cuda", "cpu"], default="cuda", help="for which devices")
-    option("--architectures", default="native", help="of CUDA, such as 90 for an H100 or H200")
+    option("--architectures", help="of CUDA, such as 90; else that of this machine's GPU")
     option("--jobs", type=int, default=os.cpu_count(), help="compilers at once")
     option("--small", action="store_true", help="a GGUF of the small Llama")
     option("--version", default="0.3.36", help="of llama-cpp-python")
     arguments = parser.parse_args(argv)
     arguments.folder = arguments.folder.absolute()
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    arguments.source = (arguments.source or arguments.folder).absolute()
     began = time.perf_counter()
     path = actions[arguments.action](arguments)
     print(f"{path}: {path.stat().st_size:,} bytes, {time.perf_counter() - began:.1f} s")
@@ -111,16 +113,19 @@ def build(arguments: argparse.Namespace) -> Path:
     folder = arguments.folder
     program: Path = folder / PROGRAM
     source, made = folder / "source", folder / f"build-{arguments.backend}"
+    if program.exists():
+        return program
     if not source.exists():
         partial = folder / "source.part"
         shutil.rmtree(partial, ignore_errors=True)
-        with tarfile.open(folder / SOURCE) as archive:
+        with tarfile.open(arguments.source / SOURCE) as archive:
             archive.extractall(partial, filter="data")
         (partial / "tools" / "CMakeLists.txt").write_text("add_subdirectory(llama-bench)\n")
         partial.rename(source)
-    settings = SETTINGS | (CUDA_SETTINGS if arguments.backend == "cuda" else {})
+    settings = dict(SETTINGS)
     if arguments.backend == "cuda":
-        settings["CMAKE_CUDA_ARCHITECTURES"] = arguments.architectures
+        settings["GGML_CUDA"] = "ON"
+        settings["CMAKE_CUDA_ARCHITECTURES"] = arguments.architectures or this_architecture()
     configure = ["cmake", "-S", str(source), "-B", str(made)]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
@@ -132,6 +137,14 @@ def build(arguments: argparse.Namespace) -> Path:
     shutil.copy(made / "bin" / PROGRAM, program)
     subprocess.run(["strip", str(program)], check=False)
     return program
+
+
+def this_architecture() -> str:
+    """That of this machine's first GPU, such as 90."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"{major}{minor}"
 
 
 # -- the model ---------------------------------------------------------------------------------
@@ -167,7 +180,9 @@ def write_gguf(arguments: argparse.Namespace) -> Path:
     from benchmarks.generate.models import build as build_model
 
     path: Path = arguments.folder / f"llama{'-small' if arguments.small else ''}.gguf"
-    sys.path += [str(wheel) for wheel in arguments.folder.glob("gguf-*.whl")]
+    if path.exists():
+        return path
+    sys.path += [str(wheel) for wheel in arguments.source.glob("gguf-*.whl")]
     import gguf
 
     model: Any = build_model("llama", arguments.small)
