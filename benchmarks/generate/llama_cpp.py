@@ -135,7 +135,8 @@ def build(arguments: argparse.Namespace) -> Path:
     command = ["cmake", "--build", str(made), "--target", PROGRAM, "-j", str(arguments.jobs)]
     subprocess.run(command, check=True)
     shutil.copy(made / "bin" / PROGRAM, program)
-    subprocess.run(["strip", str(program)], check=False)
+    if shutil.which("strip"):
+        subprocess.run(["strip", str(program)], check=True)
     return program
 
 

@@ -97,14 +97,6 @@ def tests() -> list[Command]:
     tables = "-m attack.tables --jobs {jobs} --minutes {minutes} --out {rows}/attack.jsonl"
     few = "-m attack.tables --kind streaming --jobs 1 --minutes {minutes} --names"
     return [
-        Command(
-            "pytest -m gpu",
-            f"-m pytest -m gpu -q --durations=15 -p no:cacheprovider {gpu_tests()}",
-            4.0,
-            expected=1.0,
-            small="-m pytest -m gpu -q -p no:cacheprovider tests/runtime/test_gpu.py",
-            has_rest=False,
-        ),
         *(
             Command(
                 part.replace("_", " "),
@@ -119,6 +111,15 @@ def tests() -> list[Command]:
                 ("training_loops", 3.0, "'mlp momentum'"),
                 ("decoders", 3.0, "Llama"),
             )
+        ),
+        Command(
+            "pytest -m gpu",
+            f"-m pytest -m gpu -q --durations=15 -p no:cacheprovider {gpu_tests()}",
+            4.0,
+            expected=1.0,
+            small="-m pytest -m gpu -q -p no:cacheprovider tests/runtime/test_gpu.py",
+            is_alone=True,  # some tests compare times
+            has_rest=False,
         ),
     ]
 

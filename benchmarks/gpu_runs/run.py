@@ -141,7 +141,7 @@ class Session:
         run = self.records.runs.get(command.name)
         if run is None or (command is SETUP and command.name not in self.ended):
             return False
-        if command in BUILDS:
+        if command in BUILDS and not self.arguments.small:
             made = [self.arguments.work / path for path in BUILT[command.name]]
             return run["state"] == "done" and all(path.exists() for path in made)
         return run["state"] in DONE
