@@ -201,7 +201,7 @@ def learning() -> list[Command]:
 
     def runs(arm: str, minutes: float) -> Command:
         return Command(
-            f"at scale, {arm}",
+            f"at scale {arm}",
             f"{at_scale} --jobs 4 --arms '{arm}'",
             minutes,
             expected=1.0,

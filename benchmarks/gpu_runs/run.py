@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from benchmarks.common import ROOT, make_parser
+from benchmarks.common import ROOT, make_parser, name_list
 from benchmarks.gpu_runs.commands import BUILDS, SETUP, SLICES, Command
 from benchmarks.gpu_runs.records import Records, last_line, table_text, tail
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     option("--work", type=Path, help="folder of all files; else out/gpu-work or gpu-work-small")
     option("--inputs", type=Path, default=ROOT / "out" / "gpu-inputs", help="made by `prepare`")
     option("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="processes of the attack")
-    option("--only", default="", help="only commands whose name begins so")
+    option("--only", type=name_list, default=[], help="only commands whose names begin so")
     option("--small", action="store_true", help="small forms, also without a GPU")
     option("--dry-run", action="store_true", help="print what would be run")
     arguments = parser.parse_args(argv)
@@ -82,7 +82,8 @@ def chosen_commands(arguments: Any) -> list[Command]:
     """The commands of the slices after the builds that they need, and after the setup."""
     names = [*SLICES] if "all" in arguments.slices else list(dict.fromkeys(arguments.slices))
     listed = [command for name in names for command in SLICES[name]]
-    listed = [command for command in listed if command.name.startswith(arguments.only)]
+    if arguments.only:
+        listed = [each for each in listed if each.name.startswith(tuple(arguments.only))]
     needed = {name for command in listed for name in command.needs}
     builds = [build for build in BUILDS if build.name in needed]
     commands = list(dict.fromkeys([SETUP, *builds, *listed]))

@@ -151,6 +151,11 @@ def test_all_commands_have_names_of_their_own_and_words_that_can_be_filled():
     assert len(kept) + 4 <= 8  # with runs, rows, logs and the table
 
 
+def test_commands_can_be_chosen_by_how_their_names_begin(call):
+    commands = [python(name, "pass") for name in ("one a", "one b", "two", "three")]
+    assert list(call(commands, "--only", "one b,two")) == ["setup", "one b", "two"]
+
+
 def test_a_dry_run_starts_nothing(call, capsys):
     run_code = "import pathlib; pathlib.Path('{work}/ran').touch()"
     with pytest.raises(FileNotFoundError):  # nothing was run, so there is no file of runs
