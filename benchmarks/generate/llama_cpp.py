@@ -14,6 +14,7 @@ vocabulary: `llama-bench` draws its tokens.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -43,6 +44,11 @@ SETTINGS = {
     "LLAMA_OPENSSL": "OFF",
     **{f"LLAMA_BUILD_{part}": "OFF" for part in ("TESTS", "EXAMPLES", "SERVER", "APP", "UI")},
 }
+LIBRARY_FOLDERS = (
+    *("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib64/stubs", "/usr/local/cuda*/targets/*/lib"),
+    *("/usr/local/cuda*/targets/*/lib/stubs", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
+)
+"""Where a compiler's libraries are."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -124,7 +130,7 @@ def build(arguments: argparse.Namespace) -> Path:
         partial.rename(source)
     settings = dict(SETTINGS)
     if arguments.backend == "cuda":
-        settings["GGML_CUDA"] = "ON"
+        settings |= {"GGML_CUDA": "ON", **cublas_settings(LIBRARY_FOLDERS)}
         settings["CMAKE_CUDA_ARCHITECTURES"] = arguments.architectures or this_architecture()
     configure = ["cmake", "-S", str(source), "-B", str(made)]
     if shutil.which("ninja"):
@@ -138,6 +144,27 @@ def build(arguments: argparse.Namespace) -> Path:
     if shutil.which("strip"):
         subprocess.run(["strip", str(program)], check=True)
     return program
+
+
+def cublas_settings(folders: Sequence[str]) -> dict[str, str]:
+    """Where cuBLAS is, if none of the compiler's folders has it: among PyTorch's packages."""
+
+    def has(name: str) -> bool:
+        return any(next(Path("/").glob(f"{folder[1:]}/{name}"), None) for folder in folders)
+
+    settings = {} if has("libcuda.so") else {"GGML_CUDA_NO_VMM": "ON"}  # which needs no driver
+    package = importlib.util.find_spec("nvidia")
+    if has("libcublas.so") or package is None:
+        return settings
+    for root in package.submodule_search_locations or ():
+        for library in sorted(Path(root).rglob("libcublas.so*")):
+            lt_library = library.with_name(library.name.replace("cublas", "cublasLt"))
+            return settings | {
+                "CUDA_cublas_LIBRARY": str(library),
+                "CUDA_cublasLt_LIBRARY": str(lt_library),
+                "CMAKE_CUDA_FLAGS": f"-isystem {library.parent.parent / 'include'}",
+            }
+    return settings
 
 
 def this_architecture() -> str:

@@ -69,3 +69,21 @@ def test_rows_of_rotary_projections_are_interleaved():
     rows = torch.arange(8).view(8, 1)  # two heads of four, in halves
     assert llama_cpp.interleave(rows, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
     assert llama_cpp.interleave(rows, 0) is rows
+
+
+def test_cublas_is_taken_from_pytorchs_packages_where_the_compiler_has_none(tmp_path, monkeypatch):
+    library = tmp_path / "site" / "nvidia" / "cu13" / "lib" / "libcublas.so.13"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    own = tmp_path / "toolkit" / "lib64"
+    own.mkdir(parents=True)
+    (own / "libcuda.so").touch()
+    assert llama_cpp.cublas_settings([str(own)]) == {
+        "CUDA_cublas_LIBRARY": str(library),
+        "CUDA_cublasLt_LIBRARY": str(library.with_name("libcublasLt.so.13")),
+        "CMAKE_CUDA_FLAGS": f"-isystem {library.parent.parent / 'include'}",
+    }
+    (own / "libcublas.so").touch()
+    assert llama_cpp.cublas_settings([f"{tmp_path}/tool*/lib64"]) == {}
