@@ -211,7 +211,7 @@ def learning() -> list[Command]:
         )
 
     return [
-        runs("top", 8.0),
+        runs("top", 6.5),
         Command(
             "population",
             f"{population} --budgets 10 --seeds 0:2",
@@ -220,7 +220,7 @@ def learning() -> list[Command]:
             small=f"{population} --cpu --sizes 300 --budgets 0.5 --seeds 0:1",
             is_alone=True,
         ),
-        runs("mean", 8.0),
+        runs("mean", 6.5),
         runs("never learns", 6.0),
         runs("population annealing", 6.0),
     ]

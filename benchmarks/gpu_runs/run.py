@@ -82,10 +82,11 @@ def chosen_commands(arguments: Any) -> list[Command]:
     """The commands of the slices after the builds that they need, and after the setup."""
     names = [*SLICES] if "all" in arguments.slices else list(dict.fromkeys(arguments.slices))
     listed = [command for name in names for command in SLICES[name]]
-    if arguments.only:
-        listed = [each for each in listed if each.name.startswith(tuple(arguments.only))]
+    if arguments.only:  # builds that are named are wanted for a later call
+        begins = tuple(arguments.only)
+        listed = [each for each in listed if each in BUILDS or each.name.startswith(begins)]
     needed = {name for command in listed for name in command.needs}
-    builds = [build for build in BUILDS if build.name in needed]
+    builds = [build for build in BUILDS if build.name in needed or build in listed]
     commands = list(dict.fromkeys([SETUP, *builds, *listed]))
     return [each for each in commands if not arguments.small or each.small is not None]
 
