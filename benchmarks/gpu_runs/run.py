@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     option("--inputs", type=Path, default=ROOT / "out" / "gpu-inputs", help="made by `prepare`")
     option("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="processes of the attack")
     option("--only", type=name_list, default=[], help="only commands whose names begin so")
+    option("--retry", action="store_true", help="run again what has failed in another call")
     option("--small", action="store_true", help="small forms, also without a GPU")
     option("--dry-run", action="store_true", help="print what would be run")
     arguments = parser.parse_args(argv)
@@ -146,6 +147,8 @@ class Session:
         if command in BUILDS and not self.arguments.small:
             made = [self.arguments.work / path for path in BUILT[command.name]]
             return run["state"] == "done" and all(path.exists() for path in made)
+        if self.arguments.retry and command.name not in self.ended:
+            return run["state"] == "done"
         return run["state"] in DONE
 
     def ready(self, waiting: Sequence[Command]) -> Iterator[Command]:

@@ -151,6 +151,13 @@ def test_all_commands_have_names_of_their_own_and_words_that_can_be_filled():
     assert len(kept) + 4 <= 8  # with runs, rows, logs and the table
 
 
+def test_what_has_failed_is_run_again_on_demand(call, tmp_path):
+    fails = python("fails", count("{rows}/one.jsonl", to=1) + "; raise SystemExit(1)")
+    for words in ([], [], ["--retry"]):
+        assert call([fails], *words)["fails"] == "failed"
+    assert (tmp_path / "work" / "rows" / "one.jsonl").read_text() == "1\n1\n"
+
+
 def test_commands_can_be_chosen_by_how_their_names_begin(call):
     commands = [python(name, "pass") for name in ("one a", "one b", "two", "three")]
     build = python("build", "open('{work}/made', 'w')", is_background=True, keep=("made",))
