@@ -125,7 +125,7 @@ def chosen(
 def provenance() -> Row:
     """Commit, machine and day, as each line of results has them."""
     return {
-        "commit": _commit(),
+        "commit": current_commit(),
         "machine": machine(),
         "date": datetime.date.today().isoformat(),
     }
@@ -151,12 +151,13 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _commit() -> str:
+def current_commit() -> str:
+    """The commit of this checkout; a copy without git's folder is told by `BENCHMARK_COMMIT`."""
     try:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("BENCHMARK_COMMIT", "unknown")
     return ran.stdout.strip()
 
 

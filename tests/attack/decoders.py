@@ -2,11 +2,13 @@
 
 `python -m attack.decoders [NAME …]` in `tests/` prints a table: graphs of a first and a second call
 of `generate`, how many of them serve several lengths, and what ran without a plan. Calls are
-captured with their caches in a dry run, as `place` does; ops alternate over two workers.
+captured with their caches in a dry run, as `place` does; ops alternate over two workers. With
+`--kind gpu` weights are stored on the host, and all ops run on a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import logging
 import sys
@@ -15,18 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from attack.decoder_configs import DECODERS
+from attack.odd_uses.placing import KINDS, cluster_of, devices_of, plan_of
 
-from placewright import Cluster, Generate, PlacewrightError, Plan, Problem
+from placewright import Generate, PlacewrightError, Problem
 from placewright.deployment.captures import begin_capture, capture_calls
 from placewright.runtime.planned_calls import PlannedCall, with_all_weights
-
-CLUSTER = "2xcpu"
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,17 @@ def build_decoder(name: str, **sizes: Any) -> Any:
     return model_class(model_class.config_class(**{**DECODERS[name], **sizes})).eval()
 
 
-def place_alternating(model: Any, mix: Generate) -> tuple[Any, tuple[str, ...]]:
-    """Capture the calls of a model, and let their ops alternate over two workers."""
-    cluster = Cluster.parse(CLUSTER)
+def place_decoder(
+    model: Any, mix: Generate, kind: str = "alternating"
+) -> tuple[Any, tuple[str, ...]]:
+    """Capture the calls of a model, and run them under a kind of plan."""
+    cluster = cluster_of(kind)
     placed = begin_capture(model, cluster)
     calls = capture_calls(placed, mix)
     plans = []
     for call in calls:
-        problem = Problem(call.program.graph, cluster)
-        placement = problem.legalize(np.arange(len(problem.graph)) % 2)
-        plans.append(PlannedCall(Plan.of(problem, placement), call.flops))
+        plan = plan_of(Problem(call.program.graph, cluster), kind)
+        plans.append(PlannedCall(plan, call.flops))
     weights = {
         name: planned.plan.device_names[device]
         for planned in plans
@@ -87,23 +88,27 @@ def place_alternating(model: Any, mix: Generate) -> tuple[Any, tuple[str, ...]]:
     return placed, tuple(call.name for call in calls)
 
 
-def generate(name: str, new_tokens: int = 12, **arguments: Any) -> Generation:
+def generate(
+    name: str, new_tokens: int = 12, kind: str = "alternating", **arguments: Any
+) -> Generation:
     """Generate tokens twice, from two prompts, against an untouched copy of the model."""
     model = build_decoder(name)
     own = copy.deepcopy(model)
     mix = Generate(prompt=7, new_tokens=new_tokens, arguments=arguments)
     calls: tuple[str, ...] = ()
     reason = ""
-    try:
-        placed, calls = place_alternating(model, mix)
-    except PlacewrightError as error:
-        reason, placed = str(error), model.placed
-    first_graphs, is_equal = 0, True
-    for length in (7, 11):
-        tokens = mix.run(model, length, new_tokens)
-        is_equal &= torch.equal(tokens, mix.run(own, length, new_tokens))
-        first_graphs = first_graphs or len(placed.graphs)
-    graphs = placed.graphs
+    with devices_of(kind):
+        try:
+            placed, calls = place_decoder(model, mix, kind)
+        except PlacewrightError as error:
+            reason, placed = str(error), model.placed
+        first_graphs, is_equal = 0, True
+        for length in (7, 11):
+            tokens = mix.run(model, length, new_tokens)
+            is_equal &= torch.equal(tokens.cpu(), mix.run(own, length, new_tokens))
+            first_graphs = first_graphs or len(placed.graphs)
+        graphs = placed.graphs
+        placed.remove()
     reasons = [reason, *(graph.reason for graph in graphs), *placed.eager_calls]
     return Generation(
         name,
@@ -120,14 +125,18 @@ def generate(name: str, new_tokens: int = 12, **arguments: Any) -> Generation:
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(prog="attack.decoders", description=__doc__)
+    parser.add_argument("names", nargs="*", help="models; else all")
+    parser.add_argument("--kind", choices=KINDS, default="alternating", help="of the plans")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     columns = ("model", "captured calls", "graphs", "after another prompt", "symbolic")
     columns = (*columns, "in buckets", "eager graphs", "eager calls", "equal tokens", "why not")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    for name in sys.argv[1:] or DECODERS:
-        one = generate(name)
+    for name in options.names or DECODERS:
+        one = generate(name, kind=options.kind)
         cells = (
             *(one.name, ", ".join(one.calls), one.graphs[0], one.graphs[1], one.symbolic),
             *(

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("transformers")
 
 from attack.decoder_configs import DECODERS
-from attack.decoders import build_decoder, generate, place_alternating
+from attack.decoders import build_decoder, generate, place_decoder
 
 from placewright import Generate
 from placewright.runtime.verification import TOLERANCE
@@ -35,12 +35,33 @@ def test_tokens_are_the_models_own_and_another_prompt_compiles_nothing(name):
     assert generation.eager_graphs == generation.eager_calls == 0
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "streaming",
+        pytest.param(
+            "gpu",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.slow
+def test_tokens_are_the_models_own_when_a_gpu_streams_all_weights(name, kind):
+    generation = generate(name, kind=kind)
+    assert generation.is_equal
+    assert generation.eager_graphs == generation.eager_calls == 0
+
+
 @pytest.fixture(scope="module")
 def pair():
     """A placed Llama and an untouched copy of it."""
     model = build_decoder("LlamaForCausalLM", num_hidden_layers=1)
     own = copy.deepcopy(model)
-    place_alternating(model, Generate(prompt=9, new_tokens=8))
+    place_decoder(model, Generate(prompt=9, new_tokens=8))
     return model, own
 
 
@@ -96,7 +117,7 @@ def test_a_loop_of_the_callers_own_runs_under_the_plan(pair):
 def test_logits_in_bfloat16_agree_under_forced_decoding():
     model = build_decoder("LlamaForCausalLM", num_hidden_layers=1).bfloat16()
     own = copy.deepcopy(model)
-    place_alternating(model, Generate(prompt=9, new_tokens=8))
+    place_decoder(model, Generate(prompt=9, new_tokens=8))
     tokens = own.generate(PROMPTS[:1], max_new_tokens=8, do_sample=False)
     logits = []
     for each in (model, own):

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 torch.set_num_threads(1)
 
-from attack.decoders import build_decoder, place_alternating  # noqa: E402
+from attack.decoders import build_decoder, place_decoder  # noqa: E402
 from fake_cuda import fake_gpus  # noqa: E402
 from models import machine  # noqa: E402
 
@@ -34,7 +34,7 @@ def placed_pair(name="LlamaForCausalLM", dtype=torch.float32, **sizes):
     """A placed model and an untouched copy of it."""
     model = build_decoder(name, **{"num_hidden_layers": 1, **sizes}).to(dtype)
     own = copy.deepcopy(model)
-    place_alternating(model, MIX)
+    place_decoder(model, MIX)
     return model, own
 
 
@@ -339,7 +339,7 @@ def test_candidates_of_an_assisted_generation_keep_the_cache_that_grows(pair):
 def test_a_decoder_with_an_encoder_decodes_in_buckets():
     model = build_decoder("T5ForConditionalGeneration")
     own = copy.deepcopy(model)
-    place_alternating(model, MIX)
+    place_decoder(model, MIX)
     for length in (12, 9, 20, 30, 31, 33):  # more than have a graph of their own
         for arguments in ({}, {"num_beams": 2}):
             mask = torch.ones(1, length, dtype=torch.long)

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+Tolerance = float | Mapping[torch.dtype | None, float]
+"""The largest difference, of a number or as a share of it; or one for each dtype."""
+
 
 class Raised:
     """An exception as an observation; a subclass of the expected type is as good."""
@@ -59,7 +62,14 @@ def snapshot(value: Any) -> Any:
     return value
 
 
-def differences(own: Any, placed: Any, tolerance: float = 0, at: str = "") -> list[str]:
+def allowed(tolerance: Tolerance, dtype: torch.dtype | None = None) -> float:
+    """The tolerance for a dtype; None is a number of Python, and all dtypes that are not named."""
+    if isinstance(tolerance, Mapping):
+        return tolerance.get(dtype, tolerance[None])
+    return tolerance
+
+
+def differences(own: Any, placed: Any, tolerance: Tolerance = 0, at: str = "") -> list[str]:
     """What differs, with the path to it; at most a few of many."""
     if isinstance(own, Raised) and isinstance(placed, Raised):
         if issubclass(placed.type, own.type):
@@ -89,7 +99,7 @@ def differences(own: Any, placed: Any, tolerance: float = 0, at: str = "") -> li
         return _all((f"{at}.{n}", getattr(own, n), getattr(placed, n)) for n in names)(tolerance)
     if isinstance(own, float):
         same = own == placed or (own != own and placed != placed)
-        close = abs(own - placed) <= tolerance * max(1.0, abs(own))
+        close = abs(own - placed) <= allowed(tolerance) * max(1.0, abs(own))
         return [] if same or close else [f"{at} is {placed!r}, not {own!r}"]
     if own is placed:
         return []
@@ -99,7 +109,7 @@ def differences(own: Any, placed: Any, tolerance: float = 0, at: str = "") -> li
 
 
 def _all(items: Any) -> Any:
-    def compare(tolerance: float) -> list[str]:
+    def compare(tolerance: Tolerance) -> list[str]:
         found: list[str] = []
         for at, own, placed in items:
             found += differences(own, placed, tolerance, at)
@@ -111,7 +121,7 @@ def _all(items: Any) -> Any:
 
 
 def _tensor_differences(
-    own: torch.Tensor, placed: torch.Tensor, tolerance: float, at: str
+    own: torch.Tensor, placed: torch.Tensor, tolerance: Tolerance, at: str
 ) -> list[str]:
     if own.is_nested or placed.is_nested:
         if own.is_nested != placed.is_nested:
@@ -120,6 +130,7 @@ def _tensor_differences(
     for name in ("dtype", "shape", "layout"):
         if getattr(own, name) != getattr(placed, name):
             return [f"{at} has {name} {getattr(placed, name)}, not {getattr(own, name)}"]
+    within = allowed(tolerance, own.dtype)
     own, placed = own.detach().cpu(), placed.detach().cpu()
     if own.is_sparse:
         own, placed = own.to_dense(), placed.to_dense()
@@ -127,10 +138,10 @@ def _tensor_differences(
     if own.is_complex():
         own, placed = torch.view_as_real(own), torch.view_as_real(placed)
     same = (own == placed) | ((own != own) & (placed != placed))
-    if own.is_floating_point() and not tolerance:
+    if own.is_floating_point() and not within:
         same &= torch.signbit(own) == torch.signbit(placed)
-    if tolerance and own.is_floating_point():
-        same |= torch.isclose(own, placed, rtol=tolerance, atol=tolerance)
+    if within and own.is_floating_point():
+        same |= torch.isclose(own, placed, rtol=within, atol=within)
     if bool(same.all()):
         return []
     off = (own.double() - placed.double()).abs()

@@ -62,7 +62,7 @@ def make_plan(
 def _make_plan(
     kind: str, model: torch.nn.Module, args: tuple[Any, ...], optimizer: str | None
 ) -> Plan:
-    cluster = _workers() if kind in ("alternating", "baselines") else _host_and_gpu()
+    cluster = cluster_of(kind)
     if not getattr(model, "is_exportable", True):
         return _plan_of_names(kind, model, cluster)
     how = {"training": True, "optimizer": optimizer} if optimizer else {}
@@ -72,6 +72,11 @@ def _make_plan(
         if optimizer:
             raise
         return _plan_of_names(kind, model, cluster)
+    return plan_of(problem, kind)
+
+
+def plan_of(problem: Problem, kind: str) -> Plan:
+    """A plan of this kind."""
     if kind == "baselines":
         return pw.solve(problem, pw.solvers.Baselines()).plan
     if kind == "alternating":
@@ -110,11 +115,10 @@ def _plan_of_names(kind: str, model: torch.nn.Module, cluster: Cluster) -> Plan:
     )
 
 
-def _workers() -> Cluster:
-    return Cluster.parse("2xcpu")
-
-
-def _host_and_gpu() -> Cluster:
+def cluster_of(kind: str) -> Cluster:
+    """Two workers, or the host and a GPU."""
+    if kind in ("alternating", "baselines"):
+        return Cluster.parse("2xcpu")
     host = Device("cpu", "cpu", memory=2**34, rates={"float32": 1e9}, memory_bandwidth=1e30)
     gpu = Device("gpu0", memory=2**34, rates={"float32": 1e12}, memory_bandwidth=1e30)
     links = {pair: Link(1e10) for pair in (("cpu", "gpu0"), ("gpu0", "cpu"))}
