@@ -190,6 +190,20 @@ def generate(models: dict[str, tuple[float, float]], ways: tuple[str, ...]) -> l
     return made
 
 
+def step_profile() -> Command:
+    """Where the time and the memory of the Llama at half its weights go."""
+    script = "-m benchmarks.generate.step_profile"
+    return Command(
+        "llama step profile",
+        f"{script} --limit 0.5",
+        4.0,
+        expected=2.0,
+        small=f"{script} --small --prompt 32",
+        is_alone=True,
+        has_rest=False,
+    )
+
+
 def learning() -> list[Command]:
     """ColocRL with 50 million plans, and population annealing in the GPU's lanes."""
     at_scale = (
@@ -296,7 +310,7 @@ SLICES = {
     "builds": list(BUILDS),
     "tests": tests(),
     "offload": offload(),
-    "generate-llama": generate({"llama": (2.5, 2.0)}, LLAMA_WAYS),
+    "generate-llama": [step_profile(), *generate({"llama": (2.5, 2.0)}, LLAMA_WAYS)],
     "generate-others": generate(OTHERS, OTHER_WAYS),
     "learning": learning(),
     "scaling": scaling(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,8 @@ from fake_cuda import fake_gpus  # noqa: E402
 from models import machine, workers  # noqa: E402
 
 import placewright as pw  # noqa: E402
-from placewright.deployment import equality, model_placement  # noqa: E402
-from placewright.errors import ConfigError, PlanError, VerifyError  # noqa: E402
+from placewright.deployment import equality, model_placement, placement_limits  # noqa: E402
+from placewright.errors import ConfigError, ExecutionError, PlanError, VerifyError  # noqa: E402
 from placewright.runtime.dynamo.backend import PlanBackend  # noqa: E402
 
 SIZES = {
@@ -176,7 +177,11 @@ def test_a_model_larger_than_its_gpu_generates_its_own_tokens():
     with fake_gpus():
         limit = {"gpu0": size * 3 // 4}
         model, lines = place(model, MIX, machine(1), limits=limit, budget=2.0)
-        assert stages(lines)[-2:] == ["weights", "verified"]
+        assert stages(lines)[-3:] == ["weights", "verified", "timed"]
+        assert re.fullmatch(
+            r"timed: prefill \S+ ms \(predicted \S+\), decode \S+ ms \(predicted \S+\) \(\S+ s\)",
+            lines[-1],
+        )
         for length in (9, 12):
             assert torch.equal(tokens(model, length), tokens(own, length))
         devices = {
@@ -187,6 +192,58 @@ def test_a_model_larger_than_its_gpu_generates_its_own_tokens():
         }
         assert devices  # something runs on the GPU
         assert not model.placed.eager_calls
+
+
+def fail_warmups(monkeypatch, count):
+    """Let the first warm-ups of a plan need more of a GPU than they may use."""
+    plans, run_warmup = [], model_placement.run_warmup
+
+    def run(placed, mix):
+        plans.append(placed.backend.planned_calls)
+        if len(plans) <= count:
+            try:
+                raise torch.OutOfMemoryError("Tried to allocate 1 GiB")
+            except torch.OutOfMemoryError as error:
+                raise ExecutionError("the call does not fit") from error
+        return run_warmup(placed, mix)
+
+    monkeypatch.setattr(model_placement, "run_warmup", run)
+    monkeypatch.setattr(placement_limits, "MIN_MARGIN", 1)
+    return plans
+
+
+def test_a_plan_that_does_not_keep_a_limit_is_made_again_with_less_memory(monkeypatch):
+    plans, model, own = fail_warmups(monkeypatch, 1), llama(), llama()
+    problems = []
+    solve = model_placement.solve
+
+    def note_and_solve(workload, **options):
+        problems.append(workload.problems[0])
+        return solve(workload, **options)
+
+    monkeypatch.setattr(model_placement, "solve", note_and_solve)
+    size = sum(weight.nbytes for weight in model.parameters())
+    limit = 3 * size // 4
+    with fake_gpus():
+        model, lines = place(model, MIX, machine(1), limits={"gpu0": limit})
+        assert len(plans) == 2
+        assert "plan: it does not keep a limit: the call does not fit; planned again" in lines
+        first, second = (problem.constraints.limits["gpu0"] for problem in problems)
+        assert (first, first - second) == (limit, limit // 32)
+        assert torch.equal(tokens(model), tokens(own))
+        assert not model.placed.eager_calls
+
+
+def test_a_limit_that_no_plan_keeps_in_practice_is_an_error_and_the_model_is_restored(monkeypatch):
+    plans, model, own = fail_warmups(monkeypatch, 3), llama(), llama()
+    size = sum(weight.nbytes for weight in model.parameters())
+    limit = {"gpu0": 3 * size // 4}
+    with fake_gpus():
+        with pytest.raises(ExecutionError, match="the call does not fit"):
+            place(model, MIX, machine(1), limits=limit)
+        assert len(plans) == 3
+        assert not hasattr(model, "placed")
+        assert torch.equal(tokens(model), tokens(own))
 
 
 def count_traces(monkeypatch):

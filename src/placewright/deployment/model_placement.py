@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,18 +12,24 @@ from placewright.deployment.call_mix import Calls, Generate, Train
 from placewright.deployment.captures import begin_capture, capture_calls
 from placewright.deployment.equality import can_verify, check_outputs, reference_outputs
 from placewright.deployment.model_key import model_facts
+from placewright.deployment.placement_limits import PlacementLimits, check_fits
+from placewright.deployment.stages import Stages, call_text, print_line, result_text
 from placewright.deployment.stored_plan import StoredPlan
+from placewright.deployment.warmup import run_warmup
 from placewright.deployment.workload_problem import (
     MachineCosts,
     build_workload,
     device_that_fits,
     single_device,
+    with_less_memory,
 )
-from placewright.device import HOST
-from placewright.errors import ConfigError, FileError, PlanError
+from placewright.errors import ConfigError, ExecutionError, FileError, PlanError
 from placewright.problem import Constraints
+from placewright.runtime.cuda.library_memory import note_context
+from placewright.runtime.eager_fallback import memory_caps
 from placewright.runtime.memory_limits import MemoryLimits
 from placewright.runtime.placed_model import PlacedModel
+from placewright.runtime.real_devices import find_real_devices
 from placewright.runtime.weight_loading import load_weights
 from placewright.simulator.plan_key import digest_facts
 from placewright.solvers import solve
@@ -34,21 +38,24 @@ from placewright.store.plan_records import PlanRecord
 from placewright.store.search_start import find_start, find_workload_start, store_result
 from placewright.store.store import warn_of_failure
 from placewright.version import __version__
-from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from placewright.cluster import Cluster
     from placewright.deployment.captures import CapturedCall
+    from placewright.deployment.equality import Reference
     from placewright.store import Store
     from placewright.workload import Workload
+    from placewright.workload_result import WorkloadResult
 
 DEFAULT_BUDGET = "15s"
 """Time budget of the search for a plan."""
 MEASURE_BUDGET = 20.0
 """Seconds that measuring the ops of all calls may take."""
+MAX_PLANS = 3
+"""How often calls are planned with less memory, where a plan does not keep a GPU's limit."""
 
 
 def place(
@@ -107,10 +114,10 @@ def place(
             f"workload is {workload!r}: expected pw.Generate, pw.Calls or pw.Train, such as "
             "pw.Generate(prompt=512, new_tokens=128)"
         )
-    sizes = Constraints(limits=limits).limits
+    sizes = PlacementLimits(Constraints(limits=limits).limits, device_map)
     job = _Placement(
         model, sizes, mix, budget, measure_budget, seed, verify, weights, device_map, cuda_graphs,
-        _Stages(_print_line if notify is None else notify), open_store(store),
+        Stages(print_line if notify is None else notify), open_store(store),
     )  # fmt: skip
     return job.run(cluster, fresh)
 
@@ -120,7 +127,7 @@ class _Placement:
     """One call of `place`."""
 
     model: torch.nn.Module
-    limits: Mapping[str, int]
+    limits: PlacementLimits
     mix: Generate | Calls | Train
     budget: str | float
     measure_budget: float
@@ -129,23 +136,26 @@ class _Placement:
     weights: str | os.PathLike[str] | None
     device_map: Mapping[str, str] | None
     cuda_graphs: bool | None
-    stages: _Stages
+    stages: Stages
     store: Store
 
     def run(self, cluster: Cluster | str, fresh: bool) -> torch.nn.Module:
-        with self.stages.line("machine") as note:
+        caps = self.limits.machine_caps()
+        for index in caps:
+            note_context(index)  # before libraries are used
+        with self.stages.line("machine") as note, memory_caps(caps):
             costs = MachineCosts.of(cluster, self.measure_budget)
             note(costs.text)
         if self.weights is None and any(tensor.is_meta for tensor in self.model.parameters()):
             raise ConfigError(
                 "the model has weights on meta: give their safetensors files, weights=..."
             )
-        self._check_limits(costs.cluster)
+        self.limits.check(costs.cluster)
         key = digest_facts(
             {
                 **model_facts(self.model),
                 "workload": self.mix.key,
-                "limits": dict(self.limits),
+                "limits": dict(self.limits.sizes),
                 "budget": str(self.budget),
                 "seed": self.seed,
                 **costs.key,
@@ -205,23 +215,6 @@ class _Placement:
             note(self._where())
         return self.model
 
-    # -- limits --------------------------------------------------------------------------------
-
-    def _check_limits(self, cluster: Cluster) -> None:
-        """Refuse limits that leave nothing for a plan."""
-        for name, reserve in _gpu_reserves(cluster).items():
-            limit = self.limits.get(name)
-            if limit is not None and limit <= reserve:
-                raise PlanError(
-                    f"the limit of {name} is {limit:,} bytes, and libraries need {reserve:,} there "
-                    "for themselves: raise it"
-                )
-
-    def _usable(self, cluster: Cluster) -> dict[str, int]:
-        """What a plan may use of each limit: libraries need the rest of a GPU's."""
-        reserves = _gpu_reserves(cluster)
-        return {name: limit - reserves.get(name, 0) for name, limit in self.limits.items()}
-
     # -- calls ---------------------------------------------------------------------------------
 
     def _calls(
@@ -235,17 +228,19 @@ class _Placement:
                 note("the model's own outputs, on the device where it is")
         placed = begin_capture(self.model, costs.cluster, self.device_map, self.cuda_graphs)
         try:
-            stored, result = self._plan_calls(placed, mix, costs, fresh)
-            if stored.device is not None:
-                placed.remove()
-                self._apply_stored(stored, costs.cluster)
-            else:
-                self._use_plan(placed, stored, costs.cluster)
-            if reference is not None and stored.device is None:
-                with self.stages.line("verified") as note:
-                    difference = check_outputs(self.model, mix, reference)
-                    note(f"outputs are the model's own, within {difference:.1g} of the largest")
-            elif reason:
+            calls, workload = self._captured_workload(placed, mix, costs)
+            for tries_left in reversed(range(MAX_PLANS)):
+                stored, result = self._plan_calls(calls, workload, costs, fresh)
+                try:
+                    self._run_planned(placed, stored, mix, costs.cluster, reference)
+                    break
+                except ExecutionError as error:
+                    is_short = isinstance(error.__cause__, torch.OutOfMemoryError)
+                    if not (is_short and self.limits.sizes and tries_left):
+                        raise
+                    self.stages.notify(f"plan: it does not keep a limit: {error}; planned again")
+                    workload = with_less_memory(workload, self.limits.margins())
+            if reason:
                 self.stages.notify(f"not verified: {reason}")
         except BaseException:
             self._restore()
@@ -255,16 +250,57 @@ class _Placement:
         self._put_plan(key, stored, costs.cluster)
         return self.model
 
-    def _plan_calls(
-        self, placed: PlacedModel, mix: Generate | Calls, costs: MachineCosts, fresh: bool
-    ) -> tuple[StoredPlan, WorkloadResult | None]:
-        """The plan to run, and the result of the search, if there was one."""
+    def _captured_workload(
+        self, placed: PlacedModel, mix: Generate | Calls, costs: MachineCosts
+    ) -> tuple[list[CapturedCall], Workload]:
+        """The calls of a mix, and their problem with what libraries leave of the limits."""
         with self.stages.line("captured") as note:
             calls = capture_calls(placed, mix)
-            note(f"{mix.text}: {', '.join(_describe(call) for call in calls)}")
+            note(f"{mix.text}: {', '.join(call_text(call) for call in calls)}")
         with self.stages.line("measured") as note:
-            workload, text = build_workload(calls, costs, self._usable(costs.cluster))
-            note(text)
+            workload, text = build_workload(calls, costs, self.limits.usable(costs.cluster))
+            taken = self.limits.library_bytes(placed.backend.real_devices)
+            workload = with_less_memory(workload, taken)
+            texts = [
+                f"libraries take {size / 2**20:.0f} MiB of {name}"
+                for name, size in taken.items()
+                if size
+            ]
+            note("; ".join([text, *texts]))
+        return calls, workload
+
+    def _run_planned(
+        self,
+        placed: PlacedModel,
+        stored: StoredPlan,
+        mix: Generate | Calls,
+        cluster: Cluster,
+        reference: Reference | None,
+    ) -> None:
+        """Let the model run under a plan; compare its outputs, and make its calls on GPUs.
+
+        Raises:
+            ExecutionError: A call does not keep a GPU's limit.
+            VerifyError: Outputs differ by more than rounding.
+        """
+        if stored.device is not None:
+            placed.remove()
+            self._apply_stored(stored, cluster)
+            return
+        self._use_plan(placed, stored, cluster)
+        if reference is None:
+            return
+        with self.stages.line("verified") as note:
+            difference = check_outputs(self.model, mix, reference)
+            note(f"outputs are the model's own, within {difference:.1g} of the largest")
+        if placed.has_gpus:
+            with self.stages.line("timed") as note:
+                note(run_warmup(placed, mix))
+
+    def _plan_calls(
+        self, calls: list[CapturedCall], workload: Workload, costs: MachineCosts, fresh: bool
+    ) -> tuple[StoredPlan, WorkloadResult | None]:
+        """The plan to run, and the result of the search, if there was one."""
         device = device_that_fits(workload)
         if device is not None:
             self.stages.notify(
@@ -272,7 +308,7 @@ class _Placement:
             )
             return StoredPlan.on_one_device(device), None
         result = self._solve_workload(workload, fresh)
-        _check_fits(result, costs.cluster)
+        check_fits(result, costs.cluster)
         flops = [call.flops for call in calls]
         device = single_device(result.plan)
         if device is not None and not costs.has_gpus:
@@ -287,7 +323,7 @@ class _Placement:
             start = None if fresh else find_workload_start(self.store, workload)
             plan = None if start is None else start.plan
             result = solve(workload, warm_start=plan, budget=self.budget, seed=self.seed)
-            note(_result_text(result) + ("" if start is None else f"; {start.text}"))
+            note(result_text(result) + ("" if start is None else f"; {start.text}"))
             return result
 
     # -- training ------------------------------------------------------------------------------
@@ -302,7 +338,7 @@ class _Placement:
             )
             note(f"{self.mix.text}: {len(program.graph):,} ops")
         with self.stages.line("measured") as note:
-            problem, text = costs.problem(program, self._usable(costs.cluster))
+            problem, text = costs.problem(program, self.limits.usable(costs.cluster))
             note(text)
         with self.stages.line("plan") as note:
             start = None if fresh else find_start(self.store, problem)
@@ -310,7 +346,7 @@ class _Placement:
             result = solve(problem, warm_start=plan, budget=self.budget, seed=self.seed)
             text = f"{result.objective_value * 1e3:.4g} ms for a step"
             note(text + ("" if start is None else f"; {start.text}"))
-        _check_fits(result, costs.cluster)
+        check_fits(result, costs.cluster)
         stored = StoredPlan.of(result, optimizer=self.mix.optimizer)
         self._apply_stored(stored, costs.cluster)
         store_result(self.store, problem, result, self._name)
@@ -335,7 +371,7 @@ class _Placement:
         if self.weights is not None:
             load_weights(self.model, self.weights, placed.torch_devices)
         if placed.has_gpus:
-            placed.backend.memory_limits = MemoryLimits(cluster, self.limits)
+            placed.backend.memory_limits = MemoryLimits(cluster, self.limits.sizes)
 
     def _apply(self, stored: StoredPlan, cluster: Cluster) -> None:
         placed = PlacedModel(
@@ -353,8 +389,6 @@ class _Placement:
             self.mix.prepare(placed)
 
     def _leave_on(self, device: str) -> None:
-        from placewright.runtime.real_devices import find_real_devices
-
         torch_name = find_real_devices((device,), self.device_map)[0].torch_name
         if self.weights is not None:
             names = (name for name, _ in self.model.named_parameters())
@@ -372,61 +406,3 @@ class _Placement:
         for tensor in {*self.model.parameters(), *self.model.buffers()}:
             sizes[str(tensor.device)] = sizes.get(str(tensor.device), 0) + tensor.nbytes
         return ", ".join(f"{size / 2**30:.2f} GiB on {name}" for name, size in sizes.items())
-
-
-class _Stages:
-    """Says in a line what each stage did, and how long it took."""
-
-    def __init__(self, notify: Callable[[str], None]) -> None:
-        self.notify = notify
-
-    @contextlib.contextmanager
-    def line(self, name: str) -> Iterator[Callable[[str], None]]:
-        texts: list[str] = []
-        start = time.perf_counter()
-        yield texts.append
-        self.notify(f"{name}: {' '.join(texts)} ({time.perf_counter() - start:.1f} s)")
-
-
-def _print_line(text: str) -> None:
-    print(f"placewright: {text}", file=sys.stderr, flush=True)
-
-
-def _describe(call: CapturedCall) -> str:
-    times = "" if call.count == 1 else f" x{call.count:g}"
-    return f"{call.name}{times} ({len(call.program.graph):,} ops)"
-
-
-def _result_text(result: WorkloadResult) -> str:
-    parts = ", ".join(
-        f"{name} {call.objective_value * 1e3:.4g} ms"
-        for name, call in zip(result.plan.calls, result.calls, strict=True)
-    )
-    return f"{parts}; {result.objective_value:.4g} s in all, gap {result.gap:.1%}"
-
-
-def _gpu_reserves(cluster: Cluster) -> dict[str, int]:
-    """Bytes that libraries need on each GPU, by its name."""
-    return {d.name: d.reserve for d in cluster.devices if d.kind != HOST}
-
-
-def _check_fits(result: Any, cluster: Cluster) -> None:
-    """Refuse a plan that does not fit, with limits that would do."""
-    if result.fits:
-        return
-    reserves = _gpu_reserves(cluster)
-    first = result.calls[0] if isinstance(result, WorkloadResult) else result
-    limits = {use.name: use.limit for use in first.devices}
-    peaks = (
-        result.peaks
-        if isinstance(result, WorkloadResult)
-        else {use.name: use.peak for use in result.devices}
-    )
-    needed = {
-        name: peak + reserves.get(name, 0) for name, peak in peaks.items() if peak > limits[name]
-    }
-    texts = ", ".join(f"{name}={size / 2**30:.2f}GiB" for name, size in needed.items())
-    raise PlanError(
-        f"no plan was found that keeps the limits: the best needs {texts}; raise them, or give "
-        "the search more time (budget=)"
-    )

@@ -118,6 +118,23 @@ def build_workload(
     return Workload(tuple(problems)), "; ".join(texts) if is_measured else nothing
 
 
+def with_less_memory(workload: Workload, less: Mapping[str, int]) -> Workload:
+    """The workload with some bytes less on some devices.
+
+    Args:
+        less: Bytes by device; those without a limit keep their memory.
+    """
+    calls = []
+    for call in workload.calls:
+        constraints = call.problem.constraints
+        limits = {
+            name: max(0, limit - less.get(name, 0)) for name, limit in constraints.limits.items()
+        }
+        problem = replace(call.problem, constraints=replace(constraints, limits=limits))
+        calls.append(replace(call, problem=problem))
+    return Workload(tuple(calls))
+
+
 def library_workload(
     model: torch.nn.Module,
     mix: Generate | Calls,
