@@ -25,7 +25,7 @@ from attack.decoder_configs import DECODERS
 from attack.odd_uses.placing import KINDS, cluster_of, devices_of, plan_of
 
 from placewright import Generate, PlacewrightError, Problem
-from placewright.deployment.captures import begin_capture, capture_calls
+from placewright.deployment.call_capture import begin_capture, capture_calls
 from placewright.runtime.planned_calls import PlannedCall, with_all_weights
 
 

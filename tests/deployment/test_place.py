@@ -16,7 +16,7 @@ from fake_cuda import fake_gpus  # noqa: E402
 from models import machine, workers  # noqa: E402
 
 import placewright as pw  # noqa: E402
-from placewright.deployment import equality, model_placement, placement_limits  # noqa: E402
+from placewright.deployment import model_placement, output_comparison, placement_limits  # noqa: E402
 from placewright.errors import ConfigError, ExecutionError, PlanError, VerifyError  # noqa: E402
 from placewright.runtime.dynamo.backend import PlanBackend  # noqa: E402
 
@@ -327,7 +327,7 @@ def test_outputs_that_differ_are_an_error_and_the_model_is_restored(monkeypatch)
     model = chain()
     x = torch.rand(2, 16)
     right = model(x)
-    original = equality.reference_outputs
+    original = output_comparison.reference_outputs
 
     def wrong(model, mix):
         reference = original(model, mix)
@@ -347,14 +347,14 @@ def test_outputs_in_float32_of_a_model_in_bfloat16_are_held_to_its_rounding(monk
     def outputs(model, mix):
         return [[("logits 0", torch.tensor([next(values)]))]]
 
-    monkeypatch.setattr(equality, "_outputs", outputs)
+    monkeypatch.setattr(output_comparison, "_outputs", outputs)
     narrow = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
-    reference = equality.reference_outputs(narrow, MIX)
-    assert equality.check_outputs(narrow, MIX, reference) == pytest.approx(0.01)
+    reference = output_comparison.reference_outputs(narrow, MIX)
+    assert output_comparison.check_outputs(narrow, MIX, reference) == pytest.approx(0.01)
     for model in (torch.nn.Linear(2, 2), narrow):
-        reference = equality.reference_outputs(model, MIX)
+        reference = output_comparison.reference_outputs(model, MIX)
         with pytest.raises(VerifyError, match="logits 0 of call 0 differs"):
-            equality.check_outputs(model, MIX, reference)
+            output_comparison.check_outputs(model, MIX, reference)
 
 
 def test_arguments_of_calls_are_not_changed(monkeypatch):

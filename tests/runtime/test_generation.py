@@ -160,7 +160,7 @@ def test_a_cache_of_the_caller_survives_an_error_in_the_middle(pair):
 
 def test_a_models_methods_are_its_own_again_after_remove():
     model = build_decoder("LlamaForCausalLM", num_hidden_layers=1)
-    placed = pw.deployment.captures.begin_capture(model, pw.Cluster.parse("2xcpu"))
+    placed = pw.deployment.call_capture.begin_capture(model, pw.Cluster.parse("2xcpu"))
     MIX.prepare(placed)
     assert "generate" in vars(model)
     placed.remove()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from placewright.deployment.call_capture import begin_capture, capture_calls
 from placewright.deployment.call_mix import Calls, Generate, Train
-from placewright.deployment.captures import begin_capture, capture_calls
-from placewright.deployment.equality import can_verify, check_outputs, reference_outputs
 from placewright.deployment.model_key import model_facts
+from placewright.deployment.output_comparison import can_verify, check_outputs, reference_outputs
 from placewright.deployment.placement_limits import PlacementLimits, check_fits
 from placewright.deployment.stages import Stages, call_text, print_line, result_text
 from placewright.deployment.stored_plan import StoredPlan
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from placewright.cluster import Cluster
-    from placewright.deployment.captures import CapturedCall
-    from placewright.deployment.equality import Reference
+    from placewright.deployment.call_capture import CapturedCall
+    from placewright.deployment.output_comparison import Reference
     from placewright.store import Store
     from placewright.workload import Workload
     from placewright.workload_result import WorkloadResult

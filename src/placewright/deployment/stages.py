@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from placewright.deployment.captures import CapturedCall
+    from placewright.deployment.call_capture import CapturedCall
     from placewright.workload_result import WorkloadResult
 
 

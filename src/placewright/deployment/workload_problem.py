@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from placewright.deployment.call_capture import CapturedCall
     from placewright.deployment.call_mix import Calls, Generate
-    from placewright.deployment.captures import CapturedCall
     from placewright.profiling.machine_profile import MachineProfile
     from placewright.runtime.program.program import Program
     from placewright.workload_plan import WorkloadPlan
@@ -146,7 +146,7 @@ def library_workload(
     Raises:
         GraphError: A call cannot be captured.
     """
-    from placewright.deployment.captures import begin_capture, capture_calls
+    from placewright.deployment.call_capture import begin_capture, capture_calls
 
     host_only = replace(
         costs.cluster,

@@ -16,7 +16,7 @@ from placewright.cluster import Cluster
 from placewright.device import HOST_SEPARATOR, Link
 from placewright.errors import ExecutionError
 from placewright.files.cluster import cluster_data, read_cluster
-from placewright.runtime.distributed.control import ControlMessage, MessageKind
+from placewright.runtime.distributed.control_channel import ControlMessage, MessageKind
 from placewright.runtime.distributed.tensor_frames import HEADER_BYTES
 from placewright.runtime.distributed.tensor_streams import ExpectedTensor
 from placewright.runtime.machine import load_torch

@@ -8,8 +8,8 @@ returns a list with one result per item. Results depend neither on how the batch
 nor on which worker runs a chunk, so one, two or eight workers of any kind give the same list.
 """
 
-from placewright.workers.opening import as_workers, open_workers
 from placewright.workers.task import Items, Task
+from placewright.workers.worker_factory import as_workers, open_workers
 from placewright.workers.worker_pool import Workers
 from placewright.workers.worker_spec import WorkerSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from models import nn, torch, workers
 
-from placewright.deployment.captures import begin_capture, empty_weights
+from placewright.deployment.call_capture import begin_capture, empty_weights
 from placewright.errors import GraphError
 from placewright.runtime.dynamo.dry_run import record_calls
 

@@ -15,7 +15,7 @@ from fake_cuda import fake_gpus  # noqa: E402
 from models import machine, nn  # noqa: E402
 
 import placewright as pw  # noqa: E402
-from placewright.deployment.captures import begin_capture, capture_calls  # noqa: E402
+from placewright.deployment.call_capture import begin_capture, capture_calls  # noqa: E402
 from placewright.runtime.dynamo import backend as backend_module  # noqa: E402
 from placewright.runtime.dynamo.metadata_guards import is_plain  # noqa: E402
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from placewright.errors import ExecutionError
 from placewright.runtime.distributed.call_arguments import autocast_of, describe_call, restore_call
-from placewright.runtime.distributed.control import ControlMessage, MessageKind
+from placewright.runtime.distributed.control_channel import ControlMessage, MessageKind
 from placewright.runtime.distributed.rank_devices import find_rank_devices
 from placewright.runtime.distributed.rank_digests import program_digest
 from placewright.runtime.distributed.rank_executor import RankExecutor

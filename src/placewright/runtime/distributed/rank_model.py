@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from placewright.errors import ExecutionError
 from placewright.runtime.callbacks import weak_callback
 from placewright.runtime.distributed.bandwidth_limit import BandwidthLimit
-from placewright.runtime.distributed.control import ControlMessage, MessageKind
+from placewright.runtime.distributed.control_channel import ControlMessage, MessageKind
 from placewright.runtime.distributed.host_ranks import HostRanks, host_of
 from placewright.runtime.distributed.rank_backend import RankBackend, RankCalls
 from placewright.runtime.distributed.rank_digests import file_digest, plan_digest

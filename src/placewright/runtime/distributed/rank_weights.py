@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import ExecutionError
-from placewright.runtime.distributed.control import ControlMessage, MessageKind
+from placewright.runtime.distributed.control_channel import ControlMessage, MessageKind
 from placewright.runtime.distributed.rank_digests import tensor_digest
 from placewright.runtime.distributed.tensor_frames import frame_bytes, pack_tensor, unpack_tensor
 from placewright.runtime.distributed.transport import ConnectionLost

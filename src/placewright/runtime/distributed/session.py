@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, ExecutionError
 from placewright.runtime.callbacks import weak_callback
-from placewright.runtime.distributed.control import (
+from placewright.runtime.distributed.control_channel import (
     BEATS,
     ControlChannel,
     ControlMessage,

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from models import workers  # noqa: E402
 
-from placewright.deployment.captures import (  # noqa: E402
+from placewright.deployment.call_capture import (  # noqa: E402
     GARBAGE_OBJECTS,
     begin_capture,
     rare_collections,
