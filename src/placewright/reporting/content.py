@@ -12,6 +12,7 @@ from placewright.explanations import explain
 from placewright.reporting.step_view import StepView
 from placewright.result import Result
 from placewright.solvers import METHODS, Comparison
+from placewright.solvers.comparison import rank_cautiously
 from placewright.solvers.search import simulated_problem
 
 if TYPE_CHECKING:
@@ -138,4 +139,4 @@ def comparison_of(
         if not known:
             raise PlanError("the results do not know their problem: give it as problem=...")
         problem = known[0]
-    return Comparison(problem, tuple(listed))
+    return rank_cautiously(Comparison(problem, tuple(listed)))

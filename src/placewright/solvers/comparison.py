@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -286,18 +286,21 @@ def compare(
     if not results:
         reason = skipped[0][1] if skipped else "no method was named"
         raise ConfigError(f"there is nothing to compare: {reason}")
-    costs = PessimisticCosts.of(problem) if cautious and select is None else None
-    objective = "step time" if problem.objective == "step" else "period"
+    comparison = Comparison(problem, tuple(results), (), tuple(skipped), interrupted)
+    return rank_cautiously(comparison) if cautious and select is None else comparison
+
+
+def rank_cautiously(comparison: Comparison) -> Comparison:
+    """The comparison with results whose gain survives slow hand-overs before others.
+
+    Where costs are measured, or the model does not fit one device, it stays as it is.
+    """
+    costs = PessimisticCosts.of(comparison.problem)
+    if costs is None:
+        return comparison
+    objective = "step time" if comparison.problem.objective == "step" else "period"
     criterion = f"{objective}, of plans whose gain survives slow hand-overs"
-    return Comparison(
-        problem,
-        tuple(results),
-        (),
-        tuple(skipped),
-        interrupted,
-        rank=None if costs is None else costs.rank,
-        criterion="" if costs is None else criterion,
-    )
+    return replace(comparison, rank=costs.rank, criterion=criterion)
 
 
 def default_methods() -> list[str]:

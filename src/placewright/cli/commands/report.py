@@ -50,6 +50,7 @@ def report_results(
     """
     from placewright.cli.render import json_output, tables
     from placewright.solvers import Comparison
+    from placewright.solvers.comparison import rank_cautiously
 
     check_writable(output)
     if holds_workload_plan(results[0]):
@@ -68,6 +69,7 @@ def report_results(
         notes = [note for _, file_notes in evaluations for note in file_notes]
         labels = _labels(results, evaluated)
         comparison = Comparison(problem, evaluated, labels, name=problem_options.model)
+        comparison = rank_cautiously(comparison)  # as `compare` ranks
         messages = json_output.save_report(comparison, output, notes=notes)
     if json:
         methods = [json_output.result_data(problem, result) for result in evaluated]
