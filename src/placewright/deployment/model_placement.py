@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from placewright.workload import Workload
     from placewright.workload_result import WorkloadResult
 
+Model = TypeVar("Model", bound=torch.nn.Module)
+
 DEFAULT_BUDGET = "15s"
 """Time budget of the search for a plan."""
 MEASURE_BUDGET = 20.0
@@ -59,7 +61,7 @@ MAX_PLANS = 3
 
 
 def place(
-    model: torch.nn.Module,
+    model: Model,
     limits: Mapping[str, int | str] | None = None,
     workload: Generate | Calls | Train | None = None,
     *,
@@ -74,7 +76,7 @@ def place(
     cuda_graphs: bool | None = None,
     notify: Callable[[str], None] | None = None,
     store: str | os.PathLike[str] | None = None,
-) -> torch.nn.Module:
+) -> Model:
     """Let a model run on this machine as fast as a plan can make it. It is changed and returned.
 
     The calls of the workload are captured in a dry run, their ops measured on each device, and
@@ -119,7 +121,8 @@ def place(
         model, sizes, mix, budget, measure_budget, seed, verify, weights, device_map, cuda_graphs,
         Stages(print_line if notify is None else notify), open_store(store),
     )  # fmt: skip
-    return job.run(cluster, fresh)
+    job.run(cluster, fresh)
+    return model
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +142,7 @@ class _Placement:
     stages: Stages
     store: Store
 
-    def run(self, cluster: Cluster | str, fresh: bool) -> torch.nn.Module:
+    def run(self, cluster: Cluster | str, fresh: bool) -> None:
         caps = self.limits.machine_caps()
         for index in caps:
             note_context(index)  # before libraries are used
@@ -165,10 +168,11 @@ class _Placement:
         if stored is not None:
             with self.stages.line("plan") as note:
                 note(f"a stored plan of {stored.day}: {stored.text}")
-            return self._apply_stored(stored, costs.cluster)
-        if isinstance(self.mix, Train):
-            return self._train(costs, key, fresh)
-        return self._calls(self.mix, costs, key, fresh)
+            self._apply_stored(stored, costs.cluster)
+        elif isinstance(self.mix, Train):
+            self._train(costs, key, fresh)
+        else:
+            self._calls(self.mix, costs, key, fresh)
 
     def _stored_plan(self, key: str) -> StoredPlan | None:
         """The plan that the same model ran under before, in the same circumstances."""
@@ -206,20 +210,17 @@ class _Placement:
         """What plans of the model are listed under."""
         return f"{type(self.model).__name__}: {self.mix.text}"
 
-    def _apply_stored(self, stored: StoredPlan, cluster: Cluster) -> torch.nn.Module:
+    def _apply_stored(self, stored: StoredPlan, cluster: Cluster) -> None:
         with self.stages.line("weights") as note:
             if stored.device is not None:
                 self._leave_on(stored.device)
             else:
                 self._apply(stored, cluster)
             note(self._where())
-        return self.model
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def _calls(
-        self, mix: Generate | Calls, costs: MachineCosts, key: str, fresh: bool
-    ) -> torch.nn.Module:
+    def _calls(self, mix: Generate | Calls, costs: MachineCosts, key: str, fresh: bool) -> None:
         reason = can_verify(self.model) if self.verify else "verify=False"
         reference = None
         if not reason:
@@ -248,7 +249,6 @@ class _Placement:
         if result is not None and result.workload is not None:
             store_result(self.store, result.workload, result, self._name)
         self._put_plan(key, stored, costs.cluster)
-        return self.model
 
     def _captured_workload(
         self, placed: PlacedModel, mix: Generate | Calls, costs: MachineCosts
@@ -328,7 +328,7 @@ class _Placement:
 
     # -- training ------------------------------------------------------------------------------
 
-    def _train(self, costs: MachineCosts, key: str, fresh: bool) -> torch.nn.Module:
+    def _train(self, costs: MachineCosts, key: str, fresh: bool) -> None:
         from placewright.runtime.program.program import build_program
 
         assert isinstance(self.mix, Train)
@@ -351,7 +351,6 @@ class _Placement:
         self._apply_stored(stored, costs.cluster)
         store_result(self.store, problem, result, self._name)
         self._put_plan(key, stored, costs.cluster)
-        return self.model
 
     # -- the model -----------------------------------------------------------------------------
 

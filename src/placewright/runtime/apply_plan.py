@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from placewright import files
 from placewright.errors import ConfigError, PlanError
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
     from placewright.runtime.program.host_products import HostKernels
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
+Model = TypeVar("Model", bound="torch.nn.Module")
+
 
 def apply(
     plan: Plan | Result | WorkloadPlan | WorkloadResult | str | os.PathLike[str],
-    model: torch.nn.Module,
+    model: Model,
     weights: str | os.PathLike[str] | None = None,
     device_map: Mapping[str, str] | None = None,
     optimizer: str | OptimizerRule | None = None,
     cuda_graphs: bool | None = None,
     host_kernels: HostKernels = True,
     ranks: Mapping[str, int] | RankOptions | None = None,
-) -> torch.nn.Module:
+) -> Model:
     """Let a model run under a plan. The model itself is changed and returned.
 
     Its weights move to the devices that the plan names. Calls are compiled by TorchDynamo, whose
@@ -79,7 +81,7 @@ def apply(
     if spans_ranks(planned[-1].plan, ranks):
         if optimizer is not None:
             raise ConfigError("training steps cannot run on several ranks: leave the optimizer out")
-        return apply_on_ranks(
+        apply_on_ranks(
             planned[-1].plan,
             model,
             weights,
@@ -89,6 +91,7 @@ def apply(
             planned,
             RankOptions.of(ranks),
         )
+        return model
     placed_model = PlacedModel(
         planned[-1].plan, model, device_map, optimizer, cuda_graphs, host_kernels, planned
     )

@@ -98,7 +98,7 @@ def apply_on_ranks(
     host_kernels: HostKernels,
     planned_calls: Sequence[PlannedCall],
     options: RankOptions,
-) -> torch.nn.Module:
+) -> None:
     """Let a model run under a plan on all ranks of the process group; see `apply`."""
     identity = {} if weights is None else {"weight file": file_digest(weights)}
     session, host_ranks = options.open_session(plan, **identity)
@@ -117,7 +117,6 @@ def apply_on_ranks(
     except Exception as error:
         session.fail(error)
         raise
-    return model
 
 
 class RankModel(PlacedModel):
