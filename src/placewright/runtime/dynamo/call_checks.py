@@ -64,9 +64,15 @@ def full_guards(
     Calls with a fixed cache are traced with equal symbols for equal sizes, where sizes are not
     marked as static: that takes half as long as with a symbol for each layer.
 
+    Warnings that transformers gives once, whatever the call, are left out; other log lines break a
+    graph.
+
     With `suppress_errors` a function that TorchDynamo fails to compile runs as Python runs it.
     """
-    settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
+    settings: dict[str, Any] = {
+        "skip_nnmodule_hook_guards": False,
+        "ignore_logger_methods": _single_warnings(),
+    }
     if suppress_errors:
         settings["suppress_errors"] = True
     if has_fixed_cache:
@@ -87,6 +93,13 @@ def full_guards(
         yield
     finally:
         _guard_settings.exit(previous)
+
+
+def _single_warnings() -> set[Any]:
+    """Methods of loggers that say the same text once."""
+    method = getattr(logging.Logger, "warning_once", None)  # of transformers
+    ignored: set[Any] = torch._dynamo.config.ignore_logger_methods
+    return ignored if method is None else {*ignored, method}
 
 
 class _GuardSettings:

@@ -64,6 +64,7 @@ class ModelCalls:
         self.has_gpus = any(real_device.is_gpu for real_device in backend.real_devices)
         self.eager_calls: Counter[str] = Counter()
         """How many calls ran eagerly, by the reason."""
+        self._number = next(_model_numbers)
         self._class_forward = None if "forward" in vars(model) else type(model).forward
         self._zero_signs = ZeroSigns()
         self._eager_scopes = 0
@@ -113,7 +114,7 @@ class ModelCalls:
             limits["dynamic"] = False
         compiler: Any = torch.compile
         compiled: Callable[..., Any] = compiler(
-            _with_own_code(function),
+            _with_own_code(function, self._number),
             backend=lambda module, inputs: backend(module, inputs),
             fullgraph=whole,
             options=options,
@@ -325,13 +326,21 @@ class ModelCalls:
         raise NotInFlight(f"calls of this kind cannot be in flight together: {reason}")
 
 
-def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a code object of its own: TorchDynamo limits graphs by code object."""
+_model_numbers = itertools.count(1)
+
+
+def _with_own_code(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """The function with a code object and a name of its own.
+
+    TorchDynamo limits graphs by code object; and it knows by file, line and name which sizes have
+    varied, so that a size which one model has seen twice would be symbolic in the first graph of
+    another whose forward is the same function, as those of transformers are.
+    """
     plain: Any = getattr(function, "__func__", function)
     if not isinstance(plain, types.FunctionType):
         return function
     copy = types.FunctionType(
-        plain.__code__.replace(),
+        plain.__code__.replace(co_name=f"{plain.__code__.co_name}_{number}"),
         plain.__globals__,
         plain.__name__,
         plain.__defaults__,
