@@ -38,11 +38,11 @@ from placewright.runtime.dynamo.metadata_guards import guard_metadata
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
+from placewright.runtime.eager_checkpoints import rerun_checkpoints
 from placewright.runtime.eager_fallback import (
     EagerPlacement,
     find_compute_devices,
     memory_caps,
-    rerun_checkpoints,
     shortage_text,
 )
 from placewright.runtime.executor import Executor
