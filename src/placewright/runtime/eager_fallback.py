@@ -127,6 +127,23 @@ class EagerPlacement(TorchFunctionMode):
         self.copy_streams: dict[torch.device, Any] = {}
         self.next_index = 0
 
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        real_devices: Sequence[RealDevice],
+        named_tensors: Mapping[str, torch.Tensor],
+        limits: Mapping[int, int] | None,
+    ) -> EagerPlacement:
+        """The placement of a plan; as much is prefetched as it has staging buffers."""
+        sizes = [0] * len(real_devices) if plan.staging is None else plan.staging.tolist()
+        prefetch_bytes = {
+            torch.device(real_device.torch_name): max(0, int(size))
+            for real_device, size in zip(real_devices, sizes, strict=True)
+        }
+        devices = find_compute_devices(plan, real_devices, named_tensors)
+        return cls(devices, prefetch_bytes, limits)
+
     def for_rerun(self) -> EagerPlacement:
         """The same placement for another thread; it prefetches nothing, and has no limits."""
         return EagerPlacement(self.compute_devices, {})
