@@ -16,9 +16,9 @@ import numpy as np
 
 from placewright.device import HOST
 from placewright.errors import ExecutionError
-from placewright.graph import WEIGHT, Graph, Op
+from placewright.graph import INPUT, WEIGHT, Graph, Op
 from placewright.plan import Plan
-from placewright.problem import Problem
+from placewright.problem import Constraints, Problem
 from placewright.runtime.planned_calls import choose_plan
 from placewright.simulator import simulate
 from placewright.workload_plan import unused_staging
@@ -114,12 +114,18 @@ class MemoryLimits:
             program = build_graph_program(make_static(graph.module, args), graph.inputs)
         planned = choose_plan(graph.backend.planned_calls, program.graph)
         whole = _with_other_weights(program.graph, graph)
-        problem = Problem(whole, self.cluster, limits=self.limits)
         devices = dict(zip(graph.backend.plan.ops, graph.backend.plan.placement, strict=True))
         placement = [
             *planned.placement.tolist(),
             *(int(devices[op.name]) for op in whole.ops[len(planned) :]),
         ]
+        inputs = {  # what a forward graph saves for its backward graph stays on its device
+            op.name: planned.device_names[device]
+            for op, device in zip(whole.ops, placement, strict=True)
+            if op.kind == INPUT
+        }
+        constraints = Constraints(pins=inputs, limits=self.limits)
+        problem = Problem(whole, self.cluster, constraints=constraints)
         priority = planned.priority
         if priority is not None:  # weights are no part of a step
             priority = np.append(priority, np.zeros(len(whole) - len(planned)))
