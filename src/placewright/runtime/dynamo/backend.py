@@ -148,6 +148,8 @@ class PlanBackend:
             self._set_plan(plan, planned_calls)
             self.executors.replan(self._staging_sizes())
             self._eager = None
+            if self.memory_limits:
+                self.memory_limits.checked.clear()
             for graph in self.graphs:
                 graph.match_plan()
 
@@ -195,9 +197,8 @@ class PlanBackend:
             return self._eager_function(module)
 
         is_repeatable = not (needs_gradients and has_checkpoint(module))
-        dry_run = self.dry_run if self.has_gpus else None
-        check = guard_metadata(module, inputs, dry_run)
-        self.leaves_out_guards |= dry_run is not None
+        check = guard_metadata(module, inputs, self.dry_run if self.has_gpus else None)
+        self.leaves_out_guards |= self.dry_run is not None
 
         def run(*args: Any) -> Any:
             check(args)

@@ -56,6 +56,13 @@ class TrainStep:
         self._compiled: Callable[..., Any] | None = None
         self._not_one_program: dict[Hashable, str] = {}  # steps that are no program, and why
 
+    def use_plan(self, plan: Plan) -> None:
+        """Run steps under another plan; the optimizer's states stay."""
+        self.plan = plan
+        self.recapture()
+        if self._backend is not None:
+            self._backend.use_plan(plan)
+
     def recapture(self) -> None:
         """Drop all programs; the optimizer's states stay."""
         if self._backend is not None:
