@@ -14,7 +14,7 @@ from models import machine, nn, workers  # noqa: E402
 
 import placewright as pw  # noqa: E402
 from placewright.deployment import model_placement  # noqa: E402
-from placewright.deployment.model_states import unchanged_states  # noqa: E402
+from placewright.deployment.model_states import devices_of, move_to, unchanged_states  # noqa: E402
 
 X = torch.ones(2, 8)
 
@@ -105,3 +105,30 @@ def test_states_are_restored_after_an_error():
         call_and_fail()
     assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
     assert not hasattr(model, "extra")
+
+
+class OnDevice:
+    """What of a tensor tells where it is."""
+
+    def __init__(self, device) -> None:
+        self.device, self.is_meta = device, device == "meta"
+
+    @property
+    def data(self):
+        return self
+
+    @data.setter
+    def data(self, data):
+        self.device = data.device
+
+    def to(self, device):
+        return OnDevice(device)
+
+
+def test_weights_go_back_to_their_devices():
+    first, second, third = OnDevice("cpu"), OnDevice("cuda:0"), OnDevice("meta")
+    move_to([(first, "cuda:1"), (second, "cuda:0"), (third, "cpu")])
+    assert [each.device for each in (first, second, third)] == ["cuda:1", "cuda:0", "meta"]
+    model = nn.BatchNorm1d(2)
+    assert [device.type for _, device in devices_of(model)] == ["cpu"] * 5
+    assert devices_of(model)[0][0] is model.weight
