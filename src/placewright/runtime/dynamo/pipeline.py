@@ -98,7 +98,9 @@ def _submit(
                     "steps of this model change weights or states, so that they cannot overlap: "
                     "run with one in flight"
                 )
-            return SubmittedCall(args, call, executor, call.graph.submit(call.args))
+            number = call.graph.submit(call.args)
+            executor = call.graph.ready_executor(call.args)  # that step's, maybe another one
+            return SubmittedCall(args, call, executor, number)
 
 
 def _results(
