@@ -467,6 +467,28 @@ def test_the_encoder_of_an_encoder_decoder_runs_under_the_plan(monkeypatch):
     assert "forward" not in vars(encoder)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+def test_a_graph_of_one_length_serves_other_batches_under_a_limit():
+    def mamba():
+        torch.manual_seed(0)
+        config = transformers.MambaConfig(
+            vocab_size=64, hidden_size=32, state_size=4, num_hidden_layers=1
+        )
+        return transformers.MambaModel(config).eval()
+
+    model, own = mamba(), mamba()  # its loop over tokens is traced for one number of them
+    size = sum(weight.nbytes for weight in model.parameters())
+    tokens_of = torch.Generator().manual_seed(0)
+    calls = pw.Calls([((), {"input_ids": torch.ones(6, 9, dtype=torch.long)})])
+    with fake_gpus(), torch.no_grad():
+        model, _ = place(model, calls, machine(1), limits={"gpu0": size * 3 // 4})
+        for batch in (6, 4, 5):
+            x = torch.randint(2, 64, (batch, 9), generator=tokens_of)
+            right = own(input_ids=x).last_hidden_state
+            assert torch.allclose(model(input_ids=x).last_hidden_state, right, atol=1e-5)
+        assert not model.placed.eager_calls
+
+
 def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
     model, own = llama(), llama()
     size = sum(weight.nbytes for weight in model.parameters())

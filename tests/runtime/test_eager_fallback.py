@@ -7,13 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fake_cuda import fake_gpus  # noqa: E402
-from torch.utils.checkpoint import CheckpointFunction, checkpoint  # noqa: E402
 
 from placewright.errors import ExecutionError  # noqa: E402
 from placewright.runtime.eager_fallback import (  # noqa: E402
     EagerPlacement,
     memory_caps,
-    rerun_checkpoints,
 )
 
 X = torch.ones(100)
@@ -57,28 +55,3 @@ def test_without_limits_the_error_is_the_one_of_pytorch():
         pytest.raises(torch.OutOfMemoryError),
     ):
         X.repeat(10)
-
-
-def test_a_reentrant_checkpoint_runs_again_under_the_placement():
-    x, weight = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
-    placements = []
-
-    def run(value):
-        modes = torch.overrides._get_current_function_mode_stack()
-        placements.append([mode for mode in modes if isinstance(mode, EagerPlacement)])
-        return value * weight
-
-    devices = {id(weight): torch.device("cpu")}
-    with EagerPlacement(devices, {}) as mode, rerun_checkpoints(mode.for_rerun):
-        y = checkpoint(run, x, use_reentrant=True)
-    y.sum().backward()
-    first, second = placements
-    assert first == [mode]
-    assert [other.compute_devices for other in second] == [devices]
-    assert torch.equal(x.grad, weight)
-
-
-def test_checkpoints_outside_are_left_alone():
-    with EagerPlacement({}, {}) as mode, rerun_checkpoints(mode.for_rerun):
-        pass
-    assert "apply" not in vars(CheckpointFunction)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 
@@ -347,3 +348,36 @@ def test_a_decoder_with_an_encoder_decodes_in_buckets():
             assert torch.equal(tokens, generate(own, length, attention_mask=mask, **arguments))
     assert buckets_of(model)
     assert not model.placed.eager_calls
+
+
+def test_generations_of_several_threads_have_no_buckets_at_the_same_time(pair):
+    """A CUDA graph takes the memory of one for the other, which its own thread may fill then."""
+    model, own = pair
+    buckets = model.generate.buckets
+    inside, end, made = threading.Event(), threading.Event(), {}
+
+    class Wait(transformers.StoppingCriteria):
+        def __call__(self, tokens, scores, **_):
+            inside.set()
+            end.wait(20)
+            return torch.zeros(len(tokens), dtype=torch.bool)
+
+    def generate_first():
+        made["first"] = generate(model, 9, stopping_criteria=[Wait()])
+
+    thread = threading.Thread(target=generate_first)
+    thread.start()
+    inside.wait(20)
+    taken, take = [], buckets.pool.take
+    buckets.pool.take = lambda *args: taken.append(1) or take(*args)
+    made["second"] = generate(model, 11)
+    assert not taken
+    end.set()
+    thread.join()
+    taken.clear()
+    made["third"] = generate(model, 11)
+    assert len(taken) == 1
+    buckets.pool.take = take
+    assert torch.equal(made["first"], generate(own, 9))
+    assert torch.equal(made["second"], generate(own, 11))
+    assert torch.equal(made["third"], made["second"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from fake_cuda import fake_gpus
 from models import machine, nn, torch, twin
@@ -75,3 +77,33 @@ def test_a_step_that_fails_leaves_tensors_of_earlier_calls_alone(pair, monkeypat
         model(other_x, other_out)
     assert torch.equal(x, before[0])
     assert torch.equal(out, before[1])
+
+
+def test_a_step_leaves_the_memory_of_another_threads_caller_alone(pair):
+    """That thread may read it, or fill it, while the step runs."""
+    model, reference = pair
+    mine, other, expected = tensors(2), tensors(4)[2:], tensors(4)
+    for _ in range(12):
+        assert torch.equal(model(*mine), reference(*expected[:2]))
+    (graph,) = model.placed.graphs
+    executor, written = graph.executor, [value._version for value in mine]
+    assert executor.issue_mode == "1 graph"
+
+    @torch.no_grad()
+    def call():
+        for _ in range(12):
+            assert torch.equal(model(*other), reference(*expected[2:]))
+        done.append(True)
+
+    done = []
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert done
+    assert graph.executor is not executor
+    assert [value._version for value in mine] == written
+    executor = graph.executor
+    model(*other)
+    assert graph.executor is executor
+    for value, right in zip(mine, expected[:2], strict=True):
+        assert torch.equal(value, right)

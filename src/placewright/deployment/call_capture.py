@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from placewright.deployment.model_states import unchanged_states
 from placewright.errors import GraphError
 from placewright.plan import Plan
 from placewright.runtime.placed_model import PlacedModel
@@ -73,7 +74,7 @@ def capture_calls(placed: PlacedModel, mix: Generate | Calls) -> list[CapturedCa
         GraphError: A call cannot be captured.
     """
     mix.prepare(placed)
-    with empty_weights(placed.model), rare_collections():
+    with empty_weights(placed.model), unchanged_states(placed.model), rare_collections():
         shapes = mix.call_shapes(placed.model, placed.backend)
         if not shapes:
             raise GraphError("the calls of the workload compute nothing")

@@ -11,6 +11,7 @@ import torch
 from placewright.deployment.call_capture import begin_capture, capture_calls
 from placewright.deployment.call_mix import Calls, Generate, Train
 from placewright.deployment.model_key import model_facts
+from placewright.deployment.model_states import devices_of, move_to
 from placewright.deployment.output_comparison import can_verify, check_outputs, reference_outputs
 from placewright.deployment.placement_limits import PlacementLimits, check_fits
 from placewright.deployment.stages import Stages, call_text, print_line, result_text
@@ -41,7 +42,7 @@ from placewright.version import __version__
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from placewright.cluster import Cluster
     from placewright.deployment.call_capture import CapturedCall
@@ -227,6 +228,7 @@ class _Placement:
             with self.stages.line("reference") as note:
                 reference = reference_outputs(self.model, mix)
                 note("the model's own outputs, on the device where it is")
+        devices = devices_of(self.model)
         placed = begin_capture(self.model, costs.cluster, self.device_map, self.cuda_graphs)
         try:
             calls, workload = self._captured_workload(placed, mix, costs)
@@ -244,7 +246,7 @@ class _Placement:
             if reason:
                 self.stages.notify(f"not verified: {reason}")
         except BaseException:
-            self._restore()
+            self._restore(devices)
             raise
         if result is not None and result.workload is not None:
             store_result(self.store, result.workload, result, self._name)
@@ -394,10 +396,11 @@ class _Placement:
             load_weights(self.model, self.weights, dict.fromkeys(names, torch_name))
         self.model.to(torch_name)
 
-    def _restore(self) -> None:
+    def _restore(self, devices: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
         placed = getattr(self.model, "placed", None)
         if isinstance(placed, PlacedModel):
             placed.remove()
+        move_to(devices)
 
     def _where(self) -> str:
         """How many bytes of weights are on which device."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.deployment.call_mix import Calls, Generate
+from placewright.deployment.model_states import unchanged_states
 from placewright.errors import VerifyError
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.runtime.verification import TOLERANCE, compare_tensors
@@ -78,6 +79,11 @@ def _tolerance(model: torch.nn.Module) -> float:
 
 
 def _outputs(model: Any, mix: Generate | Calls) -> list[list[tuple[str, torch.Tensor]]]:
+    with unchanged_states(model):
+        return _outputs_of_calls(model, mix)
+
+
+def _outputs_of_calls(model: Any, mix: Generate | Calls) -> list[list[tuple[str, torch.Tensor]]]:
     if isinstance(mix, Generate):
         return [_generated(model, mix)]
     outputs = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.deployment.call_mix import Calls, Generate
+from placewright.deployment.model_states import unchanged_states
 from placewright.runtime.cuda.backend import current_backend
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ def run_warmup(placed: PlacedModel, mix: Generate | Calls) -> str:
     Raises:
         ExecutionError: A call does not keep a GPU's limit.
     """
-    measured = _of_generate(placed, mix) if isinstance(mix, Generate) else _of_calls(placed, mix)
+    with unchanged_states(placed.model):
+        if isinstance(mix, Generate):
+            measured = _of_generate(placed, mix)
+        else:
+            measured = _of_calls(placed, mix)
     predicted = placed.predicted_seconds
     parts = []
     for name, seconds in measured.items():

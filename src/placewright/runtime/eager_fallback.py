@@ -17,11 +17,9 @@ import contextlib
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import checkpoint
 
 from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
@@ -29,7 +27,7 @@ from placewright.runtime.cuda.library_memory import library_bytes
 from placewright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
     from placewright.runtime.real_devices import RealDevice
@@ -105,61 +103,6 @@ def memory_caps(limits: Mapping[int, int]) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def rerun_checkpoints(
-    new_scope: Callable[[], EagerPlacement], gpus: Iterable[torch.device] = ()
-) -> Iterator[None]:
-    """Let checkpoints that are made inside the block run again as they ran first.
-
-    One runs its function again in the backward pass, after the call, maybe in another thread, where
-    no placement is active: it would find weights on several devices. And it stores the random
-    states of its arguments' devices, not of those where its functions run.
-
-    Args:
-        new_scope: Makes a placement of its own for a second run.
-        gpus: The GPUs of the placement.
-    """
-    kind: Any = checkpoint.CheckpointFunction
-    functions: Any = checkpoint
-    apply, infer_type = kind.apply, functions._infer_device_type
-    get_states = functions.get_device_states
-    generate = functions._checkpoint_without_reentrant_generator
-    on_gpus = [torch.empty(0, device=gpu) for gpu in gpus]
-
-    def under_placement(function: Any) -> Any:
-        def run(*values: Any, **named: Any) -> Any:
-            overrides: Any = torch.overrides
-            modes = overrides._get_current_function_mode_stack()
-            if any(isinstance(mode, EagerPlacement) for mode in modes):
-                return function(*values, **named)
-            with new_scope():
-                return function(*values, **named)
-
-        return run
-
-    def apply_under_placement(function: Any, *args: Any) -> Any:
-        return apply(under_placement(function), *args)
-
-    def generate_under_placement(function: Any, *args: Any, **named: Any) -> Any:
-        return generate(under_placement(function), *args, **named)
-
-    def get_states_of_gpus(*args: Any) -> Any:
-        return get_states(*on_gpus)
-
-    def infer_type_of_gpus(*args: Any) -> Any:
-        return infer_type(*on_gpus)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(kind, "apply", apply_under_placement))
-        if on_gpus:
-            patch = mock.patch.object
-            name = "_checkpoint_without_reentrant_generator"
-            stack.enter_context(patch(checkpoint, name, generate_under_placement))
-            stack.enter_context(patch(checkpoint, "get_device_states", get_states_of_gpus))
-            stack.enter_context(patch(checkpoint, "_infer_device_type", infer_type_of_gpus))
-        yield
-
-
 class EagerPlacement(TorchFunctionMode):
     """While it is active, PyTorch functions run on the devices that a plan names.
 
@@ -183,6 +126,23 @@ class EagerPlacement(TorchFunctionMode):
         self.prefetches: dict[int, tuple[torch.Tensor, Any]] = {}
         self.copy_streams: dict[torch.device, Any] = {}
         self.next_index = 0
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        real_devices: Sequence[RealDevice],
+        named_tensors: Mapping[str, torch.Tensor],
+        limits: Mapping[int, int] | None,
+    ) -> EagerPlacement:
+        """The placement of a plan; as much is prefetched as it has staging buffers."""
+        sizes = [0] * len(real_devices) if plan.staging is None else plan.staging.tolist()
+        prefetch_bytes = {
+            torch.device(real_device.torch_name): max(0, int(size))
+            for real_device, size in zip(real_devices, sizes, strict=True)
+        }
+        devices = find_compute_devices(plan, real_devices, named_tensors)
+        return cls(devices, prefetch_bytes, limits)
 
     def for_rerun(self) -> EagerPlacement:
         """The same placement for another thread; it prefetches nothing, and has no limits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,7 @@ class Executor:
         self._in_flight: dict[int, StepStates] = {}
         self._results: dict[int, list[torch.Tensor]] = {}
         self._next_step = 0
+        self._caller: int | None = None  # the thread of the latest step
         self._failure: str | None = None
         self._start()
 
@@ -287,6 +289,7 @@ class Executor:
             )
         if self.workers:
             release_openmp_team()  # of the calling thread, which only waits from now on
+        self._caller = threading.get_ident()
         number, self._next_step = self._next_step, self._next_step + 1
         inputs, states = self._step_inputs(tensors)
         self._in_flight[number], self._done_by_step[number] = states, []
@@ -324,6 +327,20 @@ class Executor:
     @property
     def _accumulates_gradients(self) -> bool:
         return all(update.accumulates for update in weight_updates(self.jobs.values()))
+
+    def takes_memory_of_another_thread(self, tensors: Mapping[int, torch.Tensor]) -> bool:
+        """Whether a step would use states of another thread's caller, who may read them meanwhile.
+
+        Args:
+            tensors: The tensor of each input, by position.
+        """
+        if self._caller == threading.get_ident() or not self._has_graphs:
+            return False
+        states = {at: value for at, value in tensors.items() if self._is_state(at)}
+        return self._state_memory.borrows(states, self.resident)
+
+    def _is_state(self, position: int) -> bool:
+        return self.program.graph.ops[position].kind == STATE
 
     @property
     def _has_graphs(self) -> bool:
@@ -393,11 +410,11 @@ class Executor:
         self, tensors: Mapping[int, torch.Tensor]
     ) -> tuple[list[dict[Tensor, torch.Tensor]], StepStates]:
         """Each device's inputs, and the states among them."""
-        ops, placement = self.program.graph.ops, self.instructions.placement
+        placement = self.instructions.placement
         inputs: list[dict[Tensor, torch.Tensor]] = [{} for _ in self.real_devices]
         states = {}
         for position, tensor in tensors.items():
-            if ops[position].kind == STATE:
+            if self._is_state(position):
                 states[position] = tensor
             else:
                 device = placement[position]

@@ -75,6 +75,9 @@ class Buckets:
         self.lengths = {bucket_length(planned_length)}  # of buckets
         self.encoder_lengths: set[int] = set()
         self._thread = threading.local()
+        self._turn = threading.RLock()
+        """Of the thread that may use buckets. A step of a CUDA graph takes the memory of another
+        bucket for its own (`step_states`), which no other thread may read or fill meanwhile."""
 
     def install(self) -> None:
         """Redirect the model's methods."""
@@ -112,12 +115,17 @@ class Buckets:
     def _generate(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         generation = Generation(self, kwargs.get("past_key_values"))
         generation.is_custom = kwargs.get("custom_generate") is not None
+        generation.has_turn = self._turn.acquire(blocking=False)
         self._generations.append(generation)
         try:
             return method(*args, **kwargs)
         finally:
             self._generations.pop()
-            generation.end()
+            try:
+                generation.end()
+            finally:
+                if generation.has_turn:
+                    self._turn.release()
 
     def _prepare_cache(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = method(*args, **kwargs)
@@ -167,7 +175,7 @@ class Generation:
 
     def __init__(self, buckets: Buckets, own_cache: Any) -> None:
         self.buckets, self.own_cache = buckets, own_cache
-        self.is_plain = self.is_custom = self.is_returned = False
+        self.is_plain = self.is_custom = self.is_returned = self.has_turn = False
         self.max_length: int | None = None
         self.current: BucketCache | None = None
 
@@ -175,6 +183,7 @@ class Generation:
         """Note how the generation will call the model."""
         self.is_plain = (
             not self.is_custom
+            and self.has_turn
             and getattr(mode, "value", mode) in PLAIN_MODES
             and getattr(config, "cache_implementation", "") in (None, "dynamic")
             and not getattr(config, "is_assistant", True)

@@ -8,6 +8,7 @@ not done for every token.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,9 +17,9 @@ import numpy as np
 
 from placewright.device import HOST
 from placewright.errors import ExecutionError
-from placewright.graph import WEIGHT, Graph, Op
+from placewright.graph import INPUT, WEIGHT, Graph, Op
 from placewright.plan import Plan
-from placewright.problem import Problem
+from placewright.problem import Constraints, Problem
 from placewright.runtime.planned_calls import choose_plan
 from placewright.simulator import simulate
 from placewright.workload_plan import unused_staging
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from placewright.cluster import Cluster
     from placewright.runtime.dynamo.backend import PlanBackend
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+
+logger = logging.getLogger("placewright")
 
 GROWTH = 1.25
 """A call is checked for sizes this many times as large, if that fits, too."""
@@ -70,7 +73,7 @@ class MemoryLimits:
             return
         if sizes:
             grown = [_grown(value) for value in args]
-            if not self._excess(graph, grown):
+            if self._fits_surely(graph, grown):
                 grown_sizes = tuple(value for value in grown if isinstance(value, int))
                 self.checked[graph] = grown_sizes, held
                 return
@@ -94,6 +97,14 @@ class MemoryLimits:
             )
         self.checked[graph] = sizes, held
 
+    def _fits_surely(self, graph: CompiledGraph, args: Sequence[Any]) -> bool:
+        """Whether a call of other sizes fits; no, if the graph has no form for them."""
+        try:
+            return not self._excess(graph, args)
+        except Exception as error:  # it was traced for one length, as a loop over tokens is
+            logger.debug("a graph has no form for larger sizes: %s", error)
+            return False
+
     def of_gpus(self, backend: PlanBackend) -> dict[int, int]:
         """The limit of each GPU, by its number; streams of one GPU share it."""
         limits: dict[int, int] = {}
@@ -114,12 +125,18 @@ class MemoryLimits:
             program = build_graph_program(make_static(graph.module, args), graph.inputs)
         planned = choose_plan(graph.backend.planned_calls, program.graph)
         whole = _with_other_weights(program.graph, graph)
-        problem = Problem(whole, self.cluster, limits=self.limits)
         devices = dict(zip(graph.backend.plan.ops, graph.backend.plan.placement, strict=True))
         placement = [
             *planned.placement.tolist(),
             *(int(devices[op.name]) for op in whole.ops[len(planned) :]),
         ]
+        inputs = {  # what a forward graph saves for its backward graph stays on its device
+            op.name: planned.device_names[device]
+            for op, device in zip(whole.ops, placement, strict=True)
+            if op.kind == INPUT
+        }
+        constraints = Constraints(pins=inputs, limits=self.limits)
+        problem = Problem(whole, self.cluster, constraints=constraints)
         priority = planned.priority
         if priority is not None:  # weights are no part of a step
             priority = np.append(priority, np.zeros(len(whole) - len(planned)))

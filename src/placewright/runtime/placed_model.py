@@ -116,9 +116,10 @@ class PlacedModel:
                 f"the plan is for the devices {', '.join(plan.device_names)}: expected "
                 f"{', '.join(self.plan.device_names)}, as the model was placed for"
             )
+        self.train.use_plan(plan)
         self.backend.use_plan(plan, planned_calls)
         self.backend.free_held()  # it lies where the plan before says
-        self.plan = self.train.plan = plan
+        self.plan = plan
         self.torch_devices = self._torch_devices()
         self.move_weights()
 

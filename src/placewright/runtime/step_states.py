@@ -95,6 +95,18 @@ class StateMemory:
             memory.data.copy_(value)
         return StepStates(states, borrowed)
 
+    def borrows(
+        self, tensors: Mapping[int, torch.Tensor], resident: Sequence[dict[Tensor, torch.Tensor]]
+    ) -> bool:
+        """Whether a step of CUDA graphs on these states would use memory of an earlier caller."""
+        for position, original in tensors.items():
+            captured = resident[self._placement[position]].get((position, 0))
+            if captured is None or position in self._owned or captured.shape != original.shape:
+                continue
+            if captured.data_ptr() != original.data_ptr():
+                return True
+        return False
+
     def _on_device(self, state: torch.Tensor, device: int) -> torch.Tensor:
         local = state.detach().to(self._real_devices[device].torch_name)
         if local.is_inference() and not self._real_devices[device].is_gpu:

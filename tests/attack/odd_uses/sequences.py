@@ -19,6 +19,7 @@ from attack.odd_uses.harness import (
     STREAMING_TOLERANCE,
     PlacedRuns,
     Runs,
+    is_skipped,
     judge,
     load_examples,
     model_states,
@@ -187,8 +188,10 @@ def try_seed(seed: int) -> str:
     if seed >= len(pairs):
         return try_sequence(seed - len(pairs))
     name, kind = pairs[seed]
-    found = judge(CASES[name], kind)
-    assert found == [], f"{kind} {name}: {'; '.join(found[:2])}"
+    if is_skipped(CASES[name], kind):
+        return "odd uses that are none under this kind of plan"
+    word, found = judge(CASES[name], kind)
+    assert word != "differ", f"{kind} {name}: {'; '.join(found[:2])}"
     return "odd uses without a difference"
 
 

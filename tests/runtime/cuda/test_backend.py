@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 
 import pytest
 from fake_cuda import FakeCuda
@@ -30,6 +31,39 @@ def test_a_backend_is_used_until_the_block_is_over():
         assert device.torch_name == "cpu"
         assert [gpu.name for gpu in this_machine().gpus] == ["a GPU"] * 2
     assert isinstance(current_backend(), TorchCuda)
+
+
+class Memory:
+    """The share of a GPU of 1,000 bytes that PyTorch's allocator may take."""
+
+    def __init__(self) -> None:
+        self.fraction = 0.9  # a program's own
+
+    def get_device_properties(self, index):
+        return SimpleNamespace(total_memory=1000)
+
+    def get_per_process_memory_fraction(self, index):
+        return self.fraction
+
+    def set_per_process_memory_fraction(self, fraction, index):
+        self.fraction = fraction
+
+
+def test_the_least_of_all_caps_holds_whatever_the_order_in_which_they_end():
+    cuda = TorchCuda()
+    memory = cuda._cuda = Memory()
+    first, second = cuda.memory_cap(0, 500), cuda.memory_cap(0, 200)  # of two threads
+    fractions = []
+    for step in (first.__enter__, second.__enter__):
+        step()
+        fractions.append(memory.fraction)
+    for block in (first, second):
+        block.__exit__(None, None, None)
+        fractions.append(memory.fraction)
+    assert fractions == [0.5, 0.2, 0.2, 0.9]
+    with cuda.memory_cap(0, 2000):
+        assert memory.fraction == 0.9
+    assert memory.fraction == 0.9
 
 
 def test_a_captured_graph_runs_again_on_its_tensors_and_nothing_before(cuda):

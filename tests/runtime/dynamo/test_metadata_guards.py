@@ -112,6 +112,18 @@ def swap(model):
     model.one = nn.Linear(8, 8, bias=False)
 
 
+def to_buffer(model):
+    bias = model.one.bias.detach() + 1
+    del model.one.bias
+    model.one.register_buffer("bias", bias)
+
+
+def to_attribute(model):
+    bias = model.one.bias.detach() + 1
+    del model.one.bias
+    model.one.bias = bias
+
+
 def nothing(model):
     with torch.no_grad():
         model.one.weight.add_(1)  # values are not part of a trace
@@ -119,7 +131,11 @@ def nothing(model):
 
 @pytest.mark.parametrize(
     ("change", "again"),
-    [(nothing, 0), (transpose, 1), (freeze, 1), (replace, 1), (narrow, 1), (swap, 1)],
+    [
+        (nothing, 0),
+        *((change, 1) for change in (transpose, freeze, replace, narrow, swap)),
+        *((change, 1) for change in (to_buffer, to_attribute)),
+    ],
 )
 def test_a_changed_weight_gives_the_outputs_of_a_copy_that_was_changed_alike(change, again):
     model = Pair().eval()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from models import nn, place, torch, twin
 
@@ -54,6 +56,23 @@ def test_hooks_on_gradients_run_and_the_optimizers_states_are_shared():
         "a training step: weight '0.weight' has a hook on its gradient": 2
     }
     assert len(model.placed.train._backend.graphs) == 1
+
+
+def test_steps_follow_another_plan_and_the_optimizer_goes_on():
+    model = small()
+    reference = Reference(model)
+    place(model, X, training=True, rule=ADAM)
+    placed = model.placed
+    for _ in range(2):
+        assert torch.allclose(placed.train_step(X), reference.step(X), atol=1e-5)
+    other = replace(placed.plan, placement=1 - placed.plan.placement)
+    placed.use_plan(other)
+    for _ in range(2):
+        assert torch.allclose(placed.train_step(X), reference.step(X), atol=1e-5)
+    reference.check(model)
+    (graph,) = placed.train._backend.graphs
+    weight = graph.plan.ops.index("0.weight")
+    assert graph.plan.placement[weight] == other.placement[other.ops.index("0.weight")]
 
 
 def test_a_layer_that_no_plan_places_is_trained_too():

@@ -139,6 +139,9 @@ class TorchCuda:
 
         self._torch: Any = torch
         self._opened = threading.local()
+        self._cap_lock = threading.Lock()
+        self._caps: dict[int, list[float]] = {}  # those in force, as shares of the GPU's memory
+        self._own_fraction: dict[int, float] = {}  # the program's own, before the first of them
         self._cuda: Any = torch.cuda
 
     def device_count(self) -> int:
@@ -245,14 +248,25 @@ class TorchCuda:
 
     @contextmanager
     def memory_cap(self, index: int, size: int) -> Iterator[None]:
-        total = self.properties(index).total_memory
-        get_fraction = getattr(self._cuda, "get_per_process_memory_fraction", lambda _: 1.0)
-        previous = float(get_fraction(index))
-        self._cuda.set_per_process_memory_fraction(min(previous, size / total), index)
+        fraction = size / self.properties(index).total_memory
+        with self._cap_lock:  # blocks of several threads need not end in order
+            if not self._caps.get(index):
+                get_fraction = getattr(self._cuda, "get_per_process_memory_fraction", lambda _: 1.0)
+                self._own_fraction[index] = float(get_fraction(index))
+                self._caps[index] = []
+            self._caps[index].append(fraction)
+            self._set_fraction(index)
         try:
             yield
         finally:
-            self._cuda.set_per_process_memory_fraction(previous, index)
+            with self._cap_lock:
+                self._caps[index].remove(fraction)
+                self._set_fraction(index)
+
+    def _set_fraction(self, index: int) -> None:
+        """Let the least of all caps of a GPU hold, and none where there is none."""
+        least = min(self._own_fraction[index], *self._caps[index], 1.0)
+        self._cuda.set_per_process_memory_fraction(least, index)
 
     def reserved_bytes(self, index: int) -> int:
         return int(self._cuda.memory_reserved(index))

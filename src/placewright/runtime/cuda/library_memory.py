@@ -7,14 +7,20 @@ how much: what is used now is compared with what was used when the context was o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from placewright.runtime.cuda.backend import current_backend
 
+if TYPE_CHECKING:
+    from placewright.runtime.cuda.backend import Backend
+
 MAX_LIBRARY_BYTES = 768 << 20
 """More than libraries take: beyond that it is memory of other processes."""
 
-_used_at_first: dict[tuple[int, int], int] = {}
+_used_at_first: dict[tuple[int, int], tuple[Backend, int]] = {}
+"""By the id of a backend, which is held for that, and the number of its GPU."""
 
 
 def note_context(index: int) -> None:
@@ -23,13 +29,13 @@ def note_context(index: int) -> None:
     key = id(backend), index
     if key not in _used_at_first:
         backend.open_context(torch.device(backend.device_name(index)))
-        _used_at_first[key] = _used_bytes(index)
+        _used_at_first[key] = backend, _used_bytes(index)
 
 
 def library_bytes(index: int) -> int:
     """Bytes of a GPU that libraries of this process take, since its context was noted."""
     note_context(index)
-    grown = _used_bytes(index) - _used_at_first[id(current_backend()), index]
+    grown = _used_bytes(index) - _used_at_first[id(current_backend()), index][1]
     return min(max(0, grown), MAX_LIBRARY_BYTES)
 
 

@@ -38,11 +38,10 @@ from placewright.runtime.dynamo.metadata_guards import guard_metadata
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
+from placewright.runtime.eager_checkpoints import rerun_checkpoints
 from placewright.runtime.eager_fallback import (
     EagerPlacement,
-    find_compute_devices,
     memory_caps,
-    rerun_checkpoints,
     shortage_text,
 )
 from placewright.runtime.executor import Executor
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.plan import Plan
     from placewright.runtime.dynamo.dry_run import DryRun
+    from placewright.runtime.dynamo.model_calls import ModelCalls
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.memory_limits import MemoryLimits
     from placewright.runtime.program.host_products import HostKernels
@@ -107,6 +107,9 @@ class PlanBackend:
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self._run_counts = threading.local()
         self.on_compile: list[Callable[[], None]] = []  # called before a graph is compiled
+        self.calls: weakref.WeakSet[ModelCalls] = weakref.WeakSet()  # that have graphs
+        self.leaves_out_guards = False
+        """Whether TorchDynamo leaves out guards of a graph's weights; see `metadata_guards`."""
         self.thread = threading.local()
         """`signature`: of the forward that this thread calls, if it is not the model's."""
         self.memory_limits: MemoryLimits | None = None  # None: calls are not checked
@@ -145,6 +148,8 @@ class PlanBackend:
             self._set_plan(plan, planned_calls)
             self.executors.replan(self._staging_sizes())
             self._eager = None
+            if self.memory_limits:
+                self.memory_limits.checked.clear()
             for graph in self.graphs:
                 graph.match_plan()
 
@@ -193,6 +198,7 @@ class PlanBackend:
 
         is_repeatable = not (needs_gradients and has_checkpoint(module))
         check = guard_metadata(module, inputs, self.dry_run if self.has_gpus else None)
+        self.leaves_out_guards |= self.dry_run is not None
 
         def run(*args: Any) -> Any:
             check(args)
@@ -347,6 +353,7 @@ class PlanBackend:
         """Stop all executors and forget their graphs."""
         self.close()
         self.graphs.clear()
+        self.leaves_out_guards = False
 
     # -- steps in flight -----------------------------------------------------------------------
 
@@ -459,15 +466,8 @@ class PlanBackend:
         tensors = dict(self.named_tensors())
         ids = [id(tensor) for tensor in tensors.values()]
         if self._eager is None or self._eager[0] != ids:
-            staging = self.plan.staging
-            sizes = [0] * len(self.real_devices) if staging is None else staging.tolist()
-            prefetch_bytes = {
-                torch.device(real_device.torch_name): max(0, int(size))
-                for real_device, size in zip(self.real_devices, sizes, strict=True)
-            }
-            devices = find_compute_devices(self.plan, self.real_devices, tensors)
             limits = None if self.memory_limits is None else self.memory_limits.of_gpus(self)
-            self._eager = ids, EagerPlacement(devices, prefetch_bytes, limits)
+            self._eager = ids, EagerPlacement.of(self.plan, self.real_devices, tensors, limits)
         return self._eager[1]
 
 

@@ -272,13 +272,17 @@ class CompiledGraph:
         assert self.program is not None
         if self.backend.memory_limits is not None:
             self.backend.memory_limits.check(self, args)
+        tensors = {at: args[leaf] for at, leaf in self.program.input_leaves.items()}
         executor, scalars = self.ready_executor(args), self.program.scalars
+        if executor.takes_memory_of_another_thread(tensors):
+            executor.finish_steps()
+            self.close()
+            executor = self.ready_executor(args)
         if scalars is not None:
             if scalars.differ(args):
                 executor.finish_steps()  # which run with the numbers that are bound now
             scalars.bind(args)
-        leaves = self.program.input_leaves
-        return executor.submit_tensors({position: args[leaf] for position, leaf in leaves.items()})
+        return executor.submit_tensors(tensors)
 
     def _deliver(self, args: Sequence[Any]) -> list[Any]:
         assert self.backend.delivery is not None

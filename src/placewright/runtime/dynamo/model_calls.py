@@ -61,6 +61,7 @@ class ModelCalls:
     def __init__(self, model: torch.nn.Module, backend: PlanBackend) -> None:
         self.model, self.backend = model, backend
         backend.on_compile.append(weak_callback(self._record_code))
+        backend.calls.add(self)
         self.has_gpus = any(real_device.is_gpu for real_device in backend.real_devices)
         self.eager_calls: Counter[str] = Counter()
         """How many calls ran eagerly, by the reason."""
@@ -76,8 +77,13 @@ class ModelCalls:
         self._set_forward(model.forward)
 
     def drop_graphs(self) -> None:
-        """Drop all graphs; the next call is compiled again."""
+        """Drop all graphs of the backend; the next call is compiled again."""
         self.backend.drop_graphs()
+        for calls in list(self.backend.calls):
+            calls.forget_graphs()
+
+    def forget_graphs(self) -> None:
+        """Forget the graphs, which the backend has dropped."""
         self._untraceable.clear()
         self._eager_only.clear()
         self._set_forward(self.forward)
@@ -245,13 +251,18 @@ class ModelCalls:
         planned, and each device has its own kernels for its ops. Only autocast of a GPU needs
         tensors of that GPU. Outputs go to the device of the first tensor.
         """
+        runs = self.backend.run_count
         try:
             return self._run_compiled(compiled, args, kwargs)
-        except StaleGraph:  # a graph of a dry run; now TorchDynamo guards all
-            is_fixed = compiled is self._compiled_with_fixed_cache
-            self.drop_graphs()
-            compiled = self._compiled_with_fixed_cache if is_fixed else self.compiled
-            return self._run_compiled(compiled, args, kwargs)
+        except StaleGraph:  # a graph of a dry run
+            pass
+        except (KeyError, AttributeError):  # a weight is gone that such a graph reads
+            if not self.backend.leaves_out_guards or self.backend.run_count > runs:
+                raise
+        is_fixed = compiled is self._compiled_with_fixed_cache
+        self.drop_graphs()  # now TorchDynamo guards all
+        compiled = self._compiled_with_fixed_cache if is_fixed else self.compiled
+        return self._run_compiled(compiled, args, kwargs)
 
     def _run_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         leave_out_guards(None)

@@ -79,7 +79,8 @@ def pipelined_calls(
         while submitted:
             step = submitted.popleft()
             if not step.executor.broken:
-                step.executor.outputs_or_close(step.number)
+                with backend.limited_memory():
+                    step.executor.outputs_or_close(step.number)
 
 
 def _submit(
@@ -90,13 +91,16 @@ def _submit(
 ) -> SubmittedCall:
     with backend.lock:
         call = resolve_call(backend, lambda: run(args))
-        executor = call.graph.ready_executor(call.args)
-        if in_flight > 1 and not executor.stateless:
-            raise ExecutionError(
-                "steps of this model change weights or states, so that they cannot overlap: run "
-                "with one in flight"
-            )
-        return SubmittedCall(args, call, executor, call.graph.submit(call.args))
+        with backend.limited_memory():
+            executor = call.graph.ready_executor(call.args)
+            if in_flight > 1 and not executor.stateless:
+                raise ExecutionError(
+                    "steps of this model change weights or states, so that they cannot overlap: "
+                    "run with one in flight"
+                )
+            number = call.graph.submit(call.args)
+            executor = call.graph.ready_executor(call.args)  # that step's, maybe another one
+            return SubmittedCall(args, call, executor, number)
 
 
 def _results(
@@ -120,7 +124,7 @@ def _finish(
         if step.executor.broken:
             return run(step.args)
         try:
-            with models_own_errors():
+            with backend.limited_memory(), models_own_errors():
                 values = step.executor.outputs_or_close(step.number)
         except Exception:
             if not others:

@@ -7,6 +7,7 @@ forward, backward, then the same update of every weight.
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,7 +32,7 @@ from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpda
 from placewright.runtime.program.runners import InputRead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from placewright.plan import Plan
     from placewright.runtime.dynamo.model_calls import ModelCalls
@@ -54,6 +55,13 @@ class TrainStep:
         self._backend: TrainBackend | None = None
         self._compiled: Callable[..., Any] | None = None
         self._not_one_program: dict[Hashable, str] = {}  # steps that are no program, and why
+
+    def use_plan(self, plan: Plan) -> None:
+        """Run steps under another plan; the optimizer's states stay."""
+        self.plan = plan
+        self.recapture()
+        if self._backend is not None:
+            self._backend.use_plan(plan)
 
     def recapture(self) -> None:
         """Drop all programs; the optimizer's states stay."""
@@ -109,9 +117,10 @@ class TrainStep:
                     "shape"
                 )
             flat_calls = [tuple(call.args) for call in resolved]
-            return train_micro_batches(
-                graph.ready_executor(flat_calls[0]), flat_calls, in_flight, graph.submit
-            )
+            with backend.limited_memory():
+                return train_micro_batches(
+                    graph.ready_executor(flat_calls[0]), flat_calls, in_flight, graph.submit
+                )
 
     def _ready(self) -> tuple[TrainBackend, Callable[..., Any]]:
         self.calls.follow_code()
@@ -167,13 +176,14 @@ class TrainStep:
         try:
             for weight in weights.values():
                 weight.grad = None
-            loss.backward()  # type: ignore[no-untyped-call]
-            for name, weight in weights.items():
-                if weight.grad is not None:
-                    update = WeightUpdate(backend.rule, (InputRead(1),))
-                    states = backend.optimizer_states
-                    update.state = states.setdefault(f"{name}.update", update.state)
-                    update((weight, weight.grad))
+            with backend.limited_memory():
+                loss.backward()  # type: ignore[no-untyped-call]
+                for name, weight in weights.items():
+                    if weight.grad is not None:
+                        update = WeightUpdate(backend.rule, (InputRead(1),))
+                        states = backend.optimizer_states
+                        update.state = states.setdefault(f"{name}.update", update.state)
+                        update((weight, weight.grad))
         finally:
             for name, weight in weights.items():
                 weight.grad = gradients[name]
@@ -196,7 +206,7 @@ class TrainBackend(PlanBackend):
             sibling,
             sibling.host_kernels,
         )
-        self.rule = rule
+        self.rule, self._sibling = rule, sibling
         self.optimizer_states: dict[str, OptimizerState] = {}  # by weight, shared by all programs
 
     def __call__(
@@ -228,6 +238,12 @@ class TrainBackend(PlanBackend):
                 keep_inference_input_mutations=True,
             )(module, example_inputs)
         return compiled
+
+    @contextlib.contextmanager
+    def limited_memory(self) -> Iterator[None]:
+        """As for the model's calls, whose limits these are."""
+        with self._sibling.limited_memory():
+            yield
 
     def _check_weights(self, module: torch.fx.GraphModule) -> None:
         """Refuse a step that trains a weight which the plan does not place: it has no update.
