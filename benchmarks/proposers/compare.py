@@ -298,17 +298,21 @@ def report(arguments: argparse.Namespace) -> None:
 
 def print_longer(table: Runs, primary: tuple[str, float]) -> None:
     """What longer searches of the null gain over its primary budget, seed by seed."""
-    printed = Table("null's budget", "problems", "seeds", "ratio", "95 % interval", title="Longer")
-    for budget in sorted(each for each in table if each[0] == primary[0] and each > primary):
+    budgets = sorted(each for each in table if each[0] == primary[0] and each > primary)
+    columns = ["null's budget", "pairs of", "problems", "seeds", "ratio", "95 % interval"]
+    printed = Table(*columns, title="Longer")
+    for budget, pairs_of in dict.fromkeys(
+        (each, of) for each in budgets for of in (each, max(budgets))
+    ):
         logs: dict[str, list[float]] = defaultdict(list)
-        for (name, seed), arms in table[budget].items():
-            short = table[primary].get((name, seed), {})
-            if NULL in arms and NULL in short:
-                logs[name].append(log_ratio(arms[NULL], short[NULL]))
+        for pair in table[pairs_of]:
+            long, short = (table[each].get(pair, {}).get(NULL) for each in (budget, primary))
+            if long and short and NULL in table[pairs_of][pair]:
+                logs[pair[0]].append(log_ratio(long, short))
         if logs:
             mean, low, high = interval(logs)
-            seeds = sorted({len(each) for each in logs.values()})
-            cells = len(logs), " or ".join(map(str, seeds)), f"{mean:.4f}"
+            seeds = " or ".join(str(count) for count in sorted({len(one) for one in logs.values()}))
+            cells = f"{pairs_of[1]:g}", len(logs), seeds, f"{mean:.4f}"
             printed.row(f"{budget[1]:g} {budget[0]}", *cells, f"{low:.4f} to {high:.4f}")
 
 

@@ -88,4 +88,4 @@ def test_longer_searches_are_compared_with_the_primary_budget_seed_by_seed(tmp_p
     path = tmp_path / "runs.jsonl"
     path.write_text("\n".join(line(*key, value) for key, value in values.items()) + "\n")
     main(["report", "--out", str(path)])
-    assert "| 10 cpu seconds | 1 | 2 | 0.5000 |" in capsys.readouterr().out
+    assert "| 10 cpu seconds | 10 | 1 | 2 | 0.5000 |" in capsys.readouterr().out
