@@ -22,6 +22,7 @@ from placewright.training.go.demonstrations import (
 from placewright.training.recipes.arms import has_teacher, with_arm
 
 if TYPE_CHECKING:
+    from benchmarks.learning.rows import Row
     from placewright import Problem
     from placewright.policies.colocrl.policy import ColocRL
     from placewright.training import Recipe
@@ -80,7 +81,8 @@ class Run:
         taught_by, figures = None, {}
         teacher_plans = 0
         if self.system == "go":
-            taught_by, teacher_plans = self._demonstration(problem, recipe)
+            row = find_row(self.system, self.row)
+            taught_by, teacher_plans = demonstrate(row, problem, recipe, self.plans, self.seed)
             figures["teacher"] = taught_by.best_objective if has_teacher(recipe) else None
         environment = recipe.environment(problem, demonstration=taught_by)
         budget = self.plans - teacher_plans
@@ -115,36 +117,40 @@ class Run:
             ],
         }
 
-    def _demonstration(self, problem: Problem, recipe: Recipe) -> tuple[Demonstration, int]:
-        """`auto`'s plan with a share of the run's plans; GO's own first plan without a teacher.
 
-        Returns:
-            The demonstration, and the plans that were judged for it.
-        """
-        plan, judged = initial_plan(problem), 1
-        if has_teacher(recipe):
-            limit = int(self.plans * TEACHER_SHARE)
-            result = pw.solve(
-                problem,
-                solvers.Auto(chains=1, exact=False, proposers=()),
-                stop=pw.MaxEvaluations(limit),
-                seed=self.seed,
-            )
-            plan, judged = result.plan, result.evaluations
-        # a policy decides on devices and order alone: weights that the plan streams stay resident
-        verdict = pw.judge(problem, plan.placement, plan.priority)
-        row = find_row(self.system, self.row)
-        return (
-            Demonstration(
-                DemonstrationTask(row.network, row.cluster, "ready"),
-                problem,
-                ("auto" if has_teacher(recipe) else "start",),
-                plan.placement[None],
-                verdict.value,
-                verdict.overflow,
-            ),
-            judged,
+def demonstrate(
+    row: Row, problem: Problem, recipe: Recipe, plans: int, seed: int
+) -> tuple[Demonstration, int]:
+    """`auto`'s plan with a share of a run's plans; GO's own first plan without a teacher.
+
+    Args:
+        plans: The plans of the whole run.
+
+    Returns:
+        The demonstration, and the plans that were judged for it.
+    """
+    plan, judged = initial_plan(problem), 1
+    if has_teacher(recipe):
+        result = pw.solve(
+            problem,
+            solvers.Auto(chains=1, exact=False, proposers=()),
+            stop=pw.MaxEvaluations(int(plans * TEACHER_SHARE)),
+            seed=seed,
         )
+        plan, judged = result.plan, result.evaluations
+    # a policy decides on devices and order alone: weights that the plan streams stay resident
+    verdict = pw.judge(problem, plan.placement, plan.priority)
+    return (
+        Demonstration(
+            DemonstrationTask(row.network, row.cluster, problem.discipline),
+            problem,
+            ("auto" if has_teacher(recipe) else "start",),
+            plan.placement[None].copy(),  # a checkpoint makes a tensor of it, which may be written
+            verdict.value,
+            verdict.overflow,
+        ),
+        judged,
+    )
 
 
 def teach_one_device(trainer: Trainer) -> None:

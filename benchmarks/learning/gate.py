@@ -60,7 +60,7 @@ from placewright.training.run import TrainingRun
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -213,7 +213,13 @@ def report(arguments: argparse.Namespace) -> None:
     print_arms(rows, ARMS, marks, "plans per CPU s")
 
 
-def print_arms(rows: Rows, arms: Sequence[str], marks: Sequence[int], rate: str) -> None:
+def print_arms(
+    rows: Rows,
+    arms: Sequence[str],
+    marks: Sequence[int],
+    rate: str,
+    networks: Iterable[str] = ROWS,
+) -> None:
     """A table with a line for each row, arm and size of updates.
 
     Args:
@@ -222,7 +228,7 @@ def print_arms(rows: Rows, arms: Sequence[str], marks: Sequence[int], rate: str)
     columns = ["row", "arm", "plans an update", "seeds", *(f"{mark:,}" for mark in marks)]
     columns += ["mean, first to last", "argmax at the end", "entropy at the end"]
     table = Table(*columns, "do not fit", rate)
-    for network, arm in product(ROWS, arms):
+    for network, arm in product(networks, arms):
         for batch in sorted({row["batch"] for row in rows if row["arm"] == arm}):
             kind = network, arm, batch
             mine = [row for row in rows if (row["network"], row["arm"], row["batch"]) == kind]

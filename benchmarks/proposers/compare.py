@@ -15,7 +15,8 @@ one over those that the null took (`inf`: it never had in half of the runs). A p
 fit counts as twice the step time of one that does. `auto` tries the null's plans, so the two differ
 only where a time ends them; `auto again` has other seeds: it shows chance alone. Problems where the
 null is within 1 % of the best known plan after 1 s (or the smallest budget) have nothing to gain
-and are listed apart.
+and are listed apart, and so are networks of kinds that the scout was not trained on. A second table
+has the null's longer budgets over that first one: how much there is to gain.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ class CpuTime(MaxTime):
         return max(0.0, self.seconds - (time.process_time() - self.began))
 
 
+NEW_KINDS = ("amoebanet-d", "wavenet", "transformer-xl", "t5")
+"""Networks for testing of kinds that no problem for training has."""
 ARMS = (NULL, "auto", AGAIN, "scout", "scout shuffled", "scout untrained", "pair")
 
 
@@ -274,22 +277,43 @@ def report(arguments: argparse.Namespace) -> None:
     timed = sorted(budget for budget in table if budget[0].endswith("seconds"))
     early = next((each for each in timed if each[1] == 1.0), timed[0] if timed else None)
     idle = settled(table[early], best) if early else set()
+    new = {name for name in best if name.startswith(NEW_KINDS)}
+    groups = {"all": {*best}, "to gain": best.keys() - idle, "nothing to gain": idle}
+    groups["kinds never seen"] = new
     print(f"{len(best)} problems, {len(idle)} with nothing to gain\n")
     columns = ["budget", "arm", "problems", "ratio", "95 % interval", "better", "worse"]
     columns += ["worst median", "sooner", "win"]
     printed = Table(*columns)
     for budget in sorted(table, key=lambda each: (each[0] == "plans", each)):
-        for title, kept in (("all", None), ("to gain", False), ("nothing to gain", True)):
-            found = {
-                pair: by_arm
-                for pair, by_arm in table[budget].items()
-                if kept is None or (pair[0] in idle) == kept
-            }
+        for title, names in groups.items():
+            found = {pair: arms for pair, arms in table[budget].items() if pair[0] in names}
             for arm in sorted({arm for by_arm in found.values() for arm in by_arm} - {NULL}):
                 print_arm(printed, budget, f"{arm}, {title}", arm, found)
+    if early:
+        print_longer(table, early)
     print()
     for name in sorted(idle):
         print(f"nothing to gain: {name}")
+
+
+def print_longer(table: Runs, primary: tuple[str, float]) -> None:
+    """What longer searches of the null gain over its primary budget, seed by seed."""
+    budgets = sorted(each for each in table if each[0] == primary[0] and each > primary)
+    columns = ["null's budget", "pairs of", "problems", "seeds", "ratio", "95 % interval"]
+    printed = Table(*columns, title="Longer")
+    for budget, pairs_of in dict.fromkeys(
+        (each, of) for each in budgets for of in (each, max(budgets))
+    ):
+        logs: dict[str, list[float]] = defaultdict(list)
+        for pair in table[pairs_of]:
+            long, short = (table[each].get(pair, {}).get(NULL) for each in (budget, primary))
+            if long and short and NULL in table[pairs_of][pair]:
+                logs[pair[0]].append(log_ratio(long, short))
+        if logs:
+            mean, low, high = interval(logs)
+            seeds = " or ".join(str(count) for count in sorted({len(one) for one in logs.values()}))
+            cells = f"{pairs_of[1]:g}", len(logs), seeds, f"{mean:.4f}"
+            printed.row(f"{budget[1]:g} {budget[0]}", *cells, f"{low:.4f} to {high:.4f}")
 
 
 def settled(found: dict[tuple[str, int], dict[str, Any]], best: dict[str, float]) -> set[str]:

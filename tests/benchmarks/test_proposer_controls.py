@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from benchmarks.proposers.compare import interval, log_ratio
+from benchmarks.proposers.compare import interval, log_ratio, main
 from benchmarks.proposers.proposer_controls import (
     NullProposer,
     ShuffledProposer,
@@ -74,3 +76,16 @@ def test_the_interval_grows_with_the_seeds_own_spread():
     assert agree == pytest.approx([np.exp(-0.01)] * 3)
     assert differ[0] == pytest.approx(np.exp(-0.01))
     assert differ[1] < 0.97 < 1.0 < differ[2]
+
+
+def test_longer_searches_are_compared_with_the_primary_budget_seed_by_seed(tmp_path, capsys):
+    def line(seconds: float, seed: int, value: float) -> str:
+        row = {"problem": "a@2xP100", "arm": "null", "seed": seed, "value": value, "overflow": 0}
+        return json.dumps({**row, "budget": ["cpu seconds", seconds], "history": [[0.1, value]]})
+
+    # 1 of 4, and 1 of 1: seed 2 has no run of 1 s, so it is no pair.
+    values = {(1, 0): 4.0, (1, 1): 1.0, (10, 0): 1.0, (10, 1): 1.0, (10, 2): 0.1}
+    path = tmp_path / "runs.jsonl"
+    path.write_text("\n".join(line(*key, value) for key, value in values.items()) + "\n")
+    main(["report", "--out", str(path)])
+    assert "| 10 cpu seconds | 10 | 1 | 2 | 0.5000 |" in capsys.readouterr().out
