@@ -183,7 +183,7 @@ def test_layers_that_differ_in_one_number_are_not_copied(copied):
 
 def test_what_aotautograd_makes_of_a_layer_otherwise_is_lowered_as_a_whole(monkeypatch, copied):
     monkeypatch.setattr(
-        layer_copies._Copies,
+        layer_copies._LayerCopies,
         "_check_equal",
         lambda self: (_ for _ in ()).throw(layer_copies.UnequalLayersError("a test")),
     )

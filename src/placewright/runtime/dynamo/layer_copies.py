@@ -33,10 +33,10 @@ def copy_layers(lowered: torch.fx.GraphModule, short: ShortGraph) -> torch.fx.Gr
         UnequalLayersError: What it made of a layer depends on more than the layer.
     """
     with unset_fake_temporarily():  # constants are real tensors
-        return _Copies(lowered, short).run()
+        return _LayerCopies(lowered, short).run()
 
 
-class _Copies:
+class _LayerCopies:
     def __init__(self, lowered: torch.fx.GraphModule, short: ShortGraph) -> None:
         self.lowered, self.short = lowered, short
         self.layers = short.layers
