@@ -18,6 +18,7 @@ from models import machine, workers  # noqa: E402
 import placewright as pw  # noqa: E402
 from placewright.deployment import model_placement, output_comparison, placement_limits  # noqa: E402
 from placewright.errors import ConfigError, ExecutionError, PlanError, VerifyError  # noqa: E402
+from placewright.runtime.dynamo import lowering  # noqa: E402
 from placewright.runtime.dynamo.backend import PlanBackend  # noqa: E402
 
 SIZES = {
@@ -276,6 +277,24 @@ def test_with_a_gpu_the_graphs_that_were_captured_are_not_traced_again(monkeypat
         copied = copy.deepcopy(model.placed.remove())
         for each in (model, copied):
             assert torch.equal(tokens(each), tokens(own))
+
+
+def test_with_a_gpu_layers_that_were_copied_generate_the_tokens_of_the_model(monkeypatch):
+    compiled, copied, real = count_traces(monkeypatch), [], lowering.copy_layers
+    model, own = llama(num_hidden_layers=6), llama(num_hidden_layers=6)
+    size = sum(weight.nbytes for weight in model.parameters())
+
+    def copy_layers(lowered, short):
+        copied.append(len(short.layers.nodes))
+        return real(lowered, short)
+
+    monkeypatch.setattr(lowering, "copy_layers", copy_layers)
+    with fake_gpus():
+        model, _ = place(model, MIX, machine(1), limits={"gpu0": size * 3 // 4})
+        assert torch.equal(tokens(model), tokens(own))
+        assert len(compiled) == 2  # prefill and decode
+        assert copied == [6, 6]
+        assert not model.placed.eager_calls
 
 
 def test_with_a_gpu_a_model_that_changes_after_it_was_placed_is_traced_again(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import torch
 from placewright.deployment.model_states import unchanged_states
 from placewright.errors import GraphError
 from placewright.plan import Plan
+from placewright.runtime.garbage_collection import rare_collections
 from placewright.runtime.placed_model import PlacedModel
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from placewright.cluster import Cluster
     from placewright.deployment.call_mix import Calls, Generate
     from placewright.runtime.program.program import Program
-
-
-GARBAGE_OBJECTS = 50_000
-"""New objects after which Python looks for garbage while calls are captured; 700 by default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,21 +75,6 @@ def capture_calls(placed: PlacedModel, mix: Generate | Calls) -> list[CapturedCa
         if not shapes:
             raise GraphError("the calls of the workload compute nothing")
         return [CapturedCall(shape.name, shape.call.program(), shape.count) for shape in shapes]
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """Let Python's garbage collector run less often: a trace makes millions of objects that stay.
-
-    It takes a seventh of the time of a trace otherwise.
-    """
-    thresholds = gc.get_threshold()
-    if 0 < thresholds[0] < GARBAGE_OBJECTS:  # 0: it is off
-        gc.set_threshold(GARBAGE_OBJECTS, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 @contextlib.contextmanager

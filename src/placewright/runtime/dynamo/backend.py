@@ -10,20 +10,16 @@ import contextlib
 import inspect
 import logging
 import threading
-import warnings
 import weakref
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 
 from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
-from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
-from placewright.frontends.pytorch.decompositions import hide_decompositions
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.checkpoints import (
     check_checkpoint_draws,
@@ -34,6 +30,7 @@ from placewright.runtime.dynamo.compiled_graph import CompiledGraph
 from placewright.runtime.dynamo.executor_cache import ExecutorCache
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.graph_outputs import JointGraph
+from placewright.runtime.dynamo.lowering import lower, lower_for_inference
 from placewright.runtime.dynamo.metadata_guards import guard_metadata
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
@@ -172,21 +169,10 @@ class PlanBackend:
             return partition_joint_graph(inputs, joint, *args, **options)
 
         try:
-            preserved = contextlib.nullcontext() if needs_gradients else preserve_whole_ops()
-            with (
-                warnings.catch_warnings(),
-                hide_decompositions(),
-                preserved,
-                backward_without_autocast(),
-            ):
-                warnings.simplefilter("ignore")  # of what PyTorch finds odd while it traces
-                compiled: Callable[..., Any] = aot_autograd(
-                    fw_compiler=compiler,
-                    bw_compiler=compiler,
-                    inference_compiler=compiler,
-                    partition_fn=partition,
-                    keep_inference_input_mutations=True,
-                )(module, example_inputs)
+            if needs_gradients:
+                compiled = lower(module, example_inputs, compiler, partition)
+            else:
+                compiled = lower_for_inference(module, example_inputs, compiler)
         except RestartAnalysis:  # TorchDynamo traces again, with other symbols
             raise
         except Exception as error:  # PyTorch cannot compile it, so it runs as it is

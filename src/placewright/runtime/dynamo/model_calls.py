@@ -37,6 +37,7 @@ from placewright.runtime.dynamo.call_checks import (
 from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths, has_fixed_cache
 from placewright.runtime.dynamo.metadata_guards import StaleGraph, leave_out_guards
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
+from placewright.runtime.garbage_collection import rare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -97,6 +98,10 @@ class ModelCalls:
         self.compiled = self.compile(forward, self.backend)
         self._compiled_with_fixed_cache = self.compile(forward, self.backend)
         self._compiled_in_parts = self.compile(forward, self.backend, whole=False)
+        self._untraced: list[Callable[..., Any]] = [
+            *(self.compiled, self._compiled_with_fixed_cache, self._compiled_in_parts)
+        ]
+        """Those that have not been called yet: their first call is a long trace."""
 
     def _record_code(self) -> None:
         self._code = CodeOfModel(self.model)
@@ -273,7 +278,11 @@ class ModelCalls:
             has_fixed_cache=compiled is self._compiled_with_fixed_cache,
             suppress_errors=not is_whole and self.backend.dry_run is None,
         )
-        with guards, named_refusals(), return_from_skipped_frames(is_whole):
+        is_first = compiled in self._untraced
+        if is_first:
+            self._untraced = [other for other in self._untraced if other is not compiled]
+        tracing = rare_collections() if is_first else contextlib.nullcontext()
+        with tracing, guards, named_refusals(), return_from_skipped_frames(is_whole):
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
             else:
