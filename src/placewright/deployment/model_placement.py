@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +13,13 @@ from placewright.deployment.model_key import model_facts
 from placewright.deployment.model_states import devices_of, move_to
 from placewright.deployment.output_comparison import can_verify, check_outputs, reference_outputs
 from placewright.deployment.placement_limits import PlacementLimits, check_fits
-from placewright.deployment.stages import Stages, call_text, print_line, result_text
+from placewright.deployment.stages import (
+    Stages,
+    call_text,
+    print_line,
+    result_text,
+    weights_text,
+)
 from placewright.deployment.stored_plan import StoredPlan
 from placewright.deployment.warmup import run_warmup
 from placewright.deployment.workload_problem import (
@@ -35,10 +40,8 @@ from placewright.runtime.weight_loading import load_weights
 from placewright.simulator.plan_key import digest_facts
 from placewright.solvers import solve
 from placewright.store import open_store
-from placewright.store.plan_records import PlanRecord
 from placewright.store.search_start import find_start, find_workload_start, store_result
 from placewright.store.store import warn_of_failure
-from placewright.version import __version__
 
 if TYPE_CHECKING:
     import os
@@ -188,23 +191,7 @@ class _Placement:
             return None
 
     def _put_plan(self, key: str, stored: StoredPlan, cluster: Cluster) -> None:
-        now = time.time()
-        record = PlanRecord(
-            key=key,
-            kind="model",
-            name=self._name,
-            cluster=cluster.name,
-            objective="step",
-            overflow=0,
-            seconds=stored.seconds,
-            bound=0.0,
-            method="place",
-            digest="",
-            version=__version__,
-            created_at=now,
-            used_at=now,
-            data=stored.data(),
-        )
+        record = stored.record(key, self._name, cluster.name)
         warn_of_failure(lambda: self.store.put_plan(record), False)
 
     @property
@@ -218,7 +205,7 @@ class _Placement:
                 self._leave_on(stored.device)
             else:
                 self._apply(stored, cluster)
-            note(self._where())
+            note(weights_text(self.model))
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -366,7 +353,7 @@ class _Placement:
         with self.stages.line("weights") as note:
             placed.use_plan(plan, stored.planned_calls)
             self._fill(placed, cluster)
-            note(self._where())
+            note(weights_text(self.model))
 
     def _fill(self, placed: PlacedModel, cluster: Cluster) -> None:
         """Read weights from files, if there are any, and hold calls to the limits of GPUs."""
@@ -402,10 +389,3 @@ class _Placement:
         if isinstance(placed, PlacedModel):
             placed.remove()
         move_to(devices)
-
-    def _where(self) -> str:
-        """How many bytes of weights are on which device."""
-        sizes: dict[str, int] = {}
-        for tensor in {*self.model.parameters(), *self.model.buffers()}:
-            sizes[str(tensor.device)] = sizes.get(str(tensor.device), 0) + tensor.nbytes
-        return ", ".join(f"{size / 2**30:.2f} GiB on {name}" for name, size in sizes.items())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import torch
+
     from placewright.deployment.call_capture import CapturedCall
     from placewright.workload_result import WorkloadResult
 
@@ -43,3 +45,11 @@ def result_text(result: WorkloadResult) -> str:
         for name, call in zip(result.plan.calls, result.calls, strict=True)
     )
     return f"{parts}; {result.objective_value:.4g} s in all, gap {result.gap:.1%}"
+
+
+def weights_text(model: torch.nn.Module) -> str:
+    """How many bytes of weights are on which device."""
+    sizes: dict[str, int] = {}
+    for tensor in {*model.parameters(), *model.buffers()}:
+        sizes[str(tensor.device)] = sizes.get(str(tensor.device), 0) + tensor.nbytes
+    return ", ".join(f"{size / 2**30:.2f} GiB on {name}" for name, size in sizes.items())

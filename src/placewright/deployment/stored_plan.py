@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError
 from placewright.files.plan import plan_data, read_plan
 from placewright.runtime.planned_calls import PlannedCall, plan_calls
+from placewright.store.plan_records import PlanRecord
+from placewright.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +63,32 @@ class StoredPlan:
         if self.device is not None:
             return f"the whole model is left on {self.device}"
         return f"{self.seconds:.4g} s predicted in all"
+
+    def record(self, key: str, name: str, cluster: str) -> PlanRecord:
+        """What the store keeps of it.
+
+        Args:
+            key: Of the model and its circumstances.
+            name: What it is listed under.
+            cluster: The cluster's name.
+        """
+        now = time.time()
+        return PlanRecord(
+            key=key,
+            kind="model",
+            name=name,
+            cluster=cluster,
+            objective="step",
+            overflow=0,
+            seconds=self.seconds,
+            bound=0.0,
+            method="place",
+            digest="",
+            version=__version__,
+            created_at=now,
+            used_at=now,
+            data=self.data(),
+        )
 
     def data(self) -> dict[str, Any]:
         """The plan as plain data."""
