@@ -111,3 +111,19 @@ def test_a_step_without_time_has_a_page(one_device, exact, build_content):
     problem = Problem(zoo.load("chain:ops=1"), Cluster.parse("cpu"))
     data = page_data(build_content("chain", problem, [solve(problem, SingleDevices())]))
     assert data["devices"][0]["name"] == "cpu"
+
+
+def test_throughput_and_layers_are_no_warnings(build_content):
+    problem = Problem(zoo.load("transformer:blocks=2,tokens=64"), Cluster.parse("2xV100+cpu"))
+    layers = np.array(["blocks.1." in op.name for op in problem.graph.ops], dtype=np.int32)
+    split = evaluate(problem, Plan.of(problem, problem.legalize(layers)), "split")
+    data = page_data(build_content("transformer", problem, [split]))
+    assert data["lead"] == []
+    throughput, layers_line = data["lines"]
+    assert throughput.startswith("Throughput: ")
+    assert layers_line == "Layers: block 0 on gpu0; block 1 on gpu1."
+    small = Problem(problem.graph, problem.cluster, limits={"gpu0": "100MiB"})
+    on_one = evaluate(small, Plan.of(small, small.legalize(0 * layers)), "one")
+    data = page_data(build_content("transformer", small, [on_one]))
+    assert data["lead"][0].startswith("The plan does not fit: it is out of memory by ")
+    assert not any(line.startswith("Throughput") for line in data["lines"])

@@ -67,6 +67,7 @@ def page_data(content: PageContent) -> Data:
         "skipped": [list(pair) for pair in content.comparison.skipped],
         "interrupted": content.comparison.interrupted,
         "lead": _lead_notes(content),
+        "lines": _plan_lines(content),
         "notes": list(content.notes),
         "colours": {"critical": CRITICAL, "tensor": TENSOR, "streamed": STREAMED},
         "devices": _devices(problem),
@@ -81,21 +82,27 @@ def page_data(content: PageContent) -> Data:
 
 
 def _lead_notes(content: PageContent) -> list[str]:
-    """What comes before all figures: that the plan does not fit, its layers and throughput."""
+    """What comes before all figures: that the plan does not fit."""
     best = content.results[content.answer]
-    notes = []
-    if not best.fits:
-        notes.append(
-            f"The plan does not fit: it is out of memory by {format_bytes(best.overflow)}, and its "
-            "time cannot be had."
-        )
-    elif best.throughput:
+    if best.fits:
+        return []
+    return [
+        f"The plan does not fit: it is out of memory by {format_bytes(best.overflow)}, and its "
+        "time cannot be had."
+    ]
+
+
+def _plan_lines(content: PageContent) -> list[str]:
+    """What the plan is in a few words: its throughput, and where layers are."""
+    best = content.results[content.answer]
+    lines = []
+    if best.fits and best.throughput:
         rates = [format_rate(rate, noun) for noun, rate in best.throughput.items()]
-        notes.append(f"Throughput: {', '.join(rates)}.")
+        lines.append(f"Throughput: {', '.join(rates)}.")
     groups = best.layers
     if len(groups) > 1 or any(group.streamed_bytes for group in groups):
-        notes.append(f"Layers: {'; '.join(map(str, groups))}.")
-    return notes
+        lines.append(f"Layers: {'; '.join(map(str, groups))}.")
+    return lines
 
 
 def tick_seconds(content: PageContent) -> float:

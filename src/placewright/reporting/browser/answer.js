@@ -40,6 +40,7 @@ const answer = {
           ]
         : []),
     );
+    by("lines").replaceChildren(...data.lines.map((text) => make("p", { text })));
     by("why").textContent = `Why: ${data.sentence}`;
     by("helps").hidden = !data.helps.length;
     by("helps")
