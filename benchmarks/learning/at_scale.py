@@ -396,7 +396,7 @@ def report(arguments: argparse.Namespace) -> None:
     """The best plan after so many plans, medians over seeds, and what the policy itself does."""
     rows = [row for row in read_rows(arguments.out) if row["plans"] == arguments.plans]
     marks = [10**power for power in range(4, 10) if 10**power < arguments.plans]
-    print_arms(rows, ARMS, [*marks, arguments.plans], "plans per s")
+    print_arms(rows, ARMS, [*marks, arguments.plans], "plans per s", ROWS)
     table = Table("run", "plans", "seconds", "plans/s", "without start-up", "lane error", "notes")
     for row in rows:
         name = f"{row['network']}, {row['arm']}, {row['batch']:,}, seed {row['seed']}"
