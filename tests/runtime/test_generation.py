@@ -16,6 +16,7 @@ from fake_cuda import fake_gpus  # noqa: E402
 from models import machine  # noqa: E402
 
 import placewright as pw  # noqa: E402
+from placewright.deployment import model_placement  # noqa: E402
 from placewright.frontends.pytorch.logical_device import trace_on_device  # noqa: E402
 from placewright.runtime import memory_limits  # noqa: E402
 from placewright.runtime.bucket_cache import (  # noqa: E402
@@ -27,6 +28,7 @@ from placewright.runtime.bucket_cache import (  # noqa: E402
     can_have_bucket,
 )
 from placewright.runtime.verification import TOLERANCE  # noqa: E402
+from placewright.solvers.stop import MaxEvaluations  # noqa: E402
 
 MIX = pw.Generate(prompt=12, new_tokens=8)
 
@@ -261,12 +263,16 @@ def test_memory_of_a_bucket_has_nothing_of_the_generation_before():
     assert not cache.layers[0].keys[..., 5:, :].any()
 
 
-def test_a_gpu_replays_graphs_for_every_token_of_a_bucket():
+def test_a_gpu_replays_graphs_for_every_token_of_a_bucket(monkeypatch):
+    def solve(workload, seed, **options):  # the same plan however fast the machine is
+        return pw.solve(workload, stop=MaxEvaluations(1000), seed=seed)
+
+    monkeypatch.setattr(model_placement, "solve", solve)
     model = build_decoder("LlamaForCausalLM", num_hidden_layers=1)
     own = copy.deepcopy(model)
     size = sum(weight.nbytes for weight in model.parameters())
     with fake_gpus():
-        options = {"cluster": machine(1), "budget": 1.0, "cuda_graphs": True, "fresh": True}
+        options = {"cluster": machine(1), "cuda_graphs": True, "fresh": True}
         limits = {"gpu0": size * 3 // 4}
         mix = pw.Generate(prompt=20, new_tokens=8)
         model = pw.place(model, limits, mix, notify=lambda line: None, **options)
