@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from placewright.runtime.dynamo.repeated_layers import KEPT_LAYERS, NODE_INDEX
+from placewright.runtime.dynamo.repeated_layers import KEPT_LAYERS, NODE_INDEX, argument_nodes
 
 if TYPE_CHECKING:
     from placewright.frontends.pytorch.shapes import Node
@@ -116,8 +116,10 @@ class _LayerCopies:
 
         counterpart = {model: previous for previous, model in self.counterpart.items()}
         for previous, model in zip(self.previous, self.model, strict=True):
-            reads = [counterpart.get(source) or expected(source) for source in _sources(model)]
-            found = [before.get(source, source) for source in _sources(previous)]
+            reads = [
+                counterpart.get(source) or expected(source) for source in argument_nodes(model)
+            ]
+            found = [before.get(source, source) for source in argument_nodes(previous)]
             if reads != found or not _are_alike(previous, model, self.lowered):
                 raise UnequalLayersError(f"{model.name} is not as {previous.name}")
             if self._place(previous)[1] != self._place(model)[1]:
@@ -149,7 +151,7 @@ class _LayerCopies:
             elif index in self.short.readings or index in self.short.changes:
                 if not seen_last:
                     raise UnequalLayersError("a layer is read before it has run")
-            elif any(source in inside for source in _sources(node)) and node.target != _WRITE:
+            elif any(source in inside for source in argument_nodes(node)) and node.target != _WRITE:
                 raise UnequalLayersError(f"{node.name} reads a layer")
 
     def _changed_values(self) -> dict[Node, Node]:
@@ -174,7 +176,7 @@ class _LayerCopies:
         """What a node after the layers reads of a layer."""
         if node.op != "call_function" or node.target != _CLONE or len(node.args) != 1:
             raise UnequalLayersError(f"{node.name} is no copy of a layer's value")
-        source = _sources(node)[0]
+        source = argument_nodes(node)[0]
         if _value(node) != _value(source):
             raise UnequalLayersError(f"{node.name} is laid out otherwise than {source.name}")
         if layer <= self.model_layer:
@@ -216,7 +218,7 @@ class _LayerCopies:
         }
         images.update(inputs)
         for node in self.model:
-            sources = {source: self._image(source, layer) for source in _sources(node)}
+            sources = {source: self._image(source, layer) for source in argument_nodes(node)}
             copy = images[node] = self._copy(node, sources)
             copy.meta = dict(node.meta)
             original = self.layers.nodes[layer][self._place(node)[1]]
@@ -251,12 +253,6 @@ class _LayerCopies:
             node.meta["custom"] = custom
         else:
             node.meta.pop("custom", None)
-
-
-def _sources(node: Node) -> list[Node]:
-    found: list[Node] = []
-    torch.fx.map_arg((node.args, node.kwargs), found.append)
-    return found
 
 
 def _are_alike(first: Node, second: Node, module: torch.nn.Module) -> bool:

@@ -171,13 +171,13 @@ def _reads(
 ) -> list[tuple[int, int] | Node]:
     """What a node reads: nodes of layers by their distance and number, others as they are."""
     found: list[tuple[int, int] | Node] = []
-    for source in _argument_nodes(node):
+    for source in argument_nodes(node):
         at, k = places.get(source, (-1, -1))
         found.append(source if at < 0 else (layer - at, k))
     return found
 
 
-def _argument_nodes(node: Node) -> list[Node]:
+def argument_nodes(node: Node) -> list[Node]:
     """The nodes among the arguments of a node, in order, as often as they are there."""
     found: list[Node] = []
     torch.fx.map_arg((node.args, node.kwargs), found.append)
@@ -299,7 +299,7 @@ def _token(node: Node) -> tuple[Any, ...]:
     if metadata is None and name not in _WITHOUT_VALUE:  # such as a mode that begins or ends
         raise _UnknownError
     target = node.target if isinstance(node.target, str) else id(node.target)
-    reads = tuple(_metadata(source) for source in _argument_nodes(node))
+    reads = tuple(_metadata(source) for source in argument_nodes(node))
     return node.op, target, _text(node.args), _text(node.kwargs), metadata, reads
 
 
