@@ -14,7 +14,8 @@ from models import machine, nn, workers  # noqa: E402
 
 import placewright as pw  # noqa: E402
 from placewright.deployment import model_placement  # noqa: E402
-from placewright.deployment.model_states import devices_of, move_to, unchanged_states  # noqa: E402
+from placewright.deployment.model_states import devices_of, unchanged_states  # noqa: E402
+from placewright.runtime.placed_model import move_tensors  # noqa: E402
 
 X = torch.ones(2, 8)
 
@@ -127,7 +128,7 @@ class OnDevice:
 
 def test_weights_go_back_to_their_devices():
     first, second, third = OnDevice("cpu"), OnDevice("cuda:0"), OnDevice("meta")
-    move_to([(first, "cuda:1"), (second, "cuda:0"), (third, "cpu")])
+    move_tensors([(first, "cuda:1"), (second, "cuda:0"), (third, "cpu")])
     assert [each.device for each in (first, second, third)] == ["cuda:1", "cuda:0", "meta"]
     model = nn.BatchNorm1d(2)
     assert [device.type for _, device in devices_of(model)] == ["cpu"] * 5

@@ -10,7 +10,7 @@ import torch
 from placewright.deployment.call_capture import begin_capture, capture_calls
 from placewright.deployment.call_mix import Calls, Generate, Train
 from placewright.deployment.model_key import model_facts
-from placewright.deployment.model_states import devices_of, move_to
+from placewright.deployment.model_states import devices_of
 from placewright.deployment.output_comparison import can_verify, check_outputs, reference_outputs
 from placewright.deployment.placement_limits import PlacementLimits, check_fits
 from placewright.deployment.stages import (
@@ -34,7 +34,7 @@ from placewright.problem import Constraints
 from placewright.runtime.cuda.library_memory import note_context
 from placewright.runtime.eager_fallback import memory_caps
 from placewright.runtime.memory_limits import MemoryLimits
-from placewright.runtime.placed_model import PlacedModel
+from placewright.runtime.placed_model import PlacedModel, move_tensors
 from placewright.runtime.real_devices import find_real_devices
 from placewright.runtime.weight_loading import load_weights
 from placewright.simulator.plan_key import digest_facts
@@ -388,4 +388,4 @@ class _Placement:
         placed = getattr(self.model, "placed", None)
         if isinstance(placed, PlacedModel):
             placed.remove()
-        move_to(devices)
+        move_tensors(devices)

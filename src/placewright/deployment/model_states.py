@@ -15,7 +15,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _TABLES = frozenset({"_parameters", "_modules"})
 """What is no state: weights, and the modules themselves."""
@@ -46,14 +46,6 @@ def unchanged_states(model: torch.nn.Module) -> Iterator[None]:
 def devices_of(model: torch.nn.Module) -> list[tuple[torch.Tensor, torch.device]]:
     """Where each parameter and buffer of a model is."""
     return [(tensor, tensor.device) for tensor in (*model.parameters(), *model.buffers())]
-
-
-@torch.no_grad()
-def move_to(devices: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
-    """Move tensors to where they were; those on `meta` have no numbers, and stay."""
-    for tensor, device in devices:
-        if tensor.device != device and not tensor.is_meta:
-            tensor.data = tensor.data.to(device)
 
 
 class _Contents:

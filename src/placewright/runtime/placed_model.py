@@ -148,18 +148,14 @@ class PlacedModel:
 
     # -- the model -----------------------------------------------------------------------------
 
-    @torch.no_grad()
     def move_weights(self) -> None:
         """Move every parameter and buffer that the plan places to its device."""
         targets = [
-            (self.torch_devices[name], tensor)
+            (tensor, torch.device(self.torch_devices[name]))
             for name, tensor in self.backend.named_tensors()
-            if name in self.torch_devices and not tensor.is_meta
+            if name in self.torch_devices
         ]
-        # Weights that leave a GPU move first: both might not fit.
-        for target, tensor in sorted(targets, key=lambda pair: pair[0] != "cpu"):
-            if tensor.device != torch.device(target):
-                tensor.data = tensor.data.to(target)
+        move_tensors(targets)
 
     def install(self) -> None:
         """Redirect the model's calls to this object."""
@@ -299,6 +295,15 @@ class PlacedModel:
             ExecutionError: A step changes states besides weights, so micro-batches cannot overlap.
         """
         return self.train.micro_batches(micro_batches, in_flight)
+
+
+@torch.no_grad()
+def move_tensors(targets: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
+    """Move tensors to devices; those on `meta` have no numbers, and stay."""
+    # Weights that leave a GPU move first: both might not fit.
+    for tensor, device in sorted(targets, key=lambda pair: str(pair[1]) != "cpu"):
+        if tensor.device != device and not tensor.is_meta:
+            tensor.data = tensor.data.to(device)
 
 
 def entry_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
