@@ -18,7 +18,6 @@ is no row here, with 12,000 plans, one seed and one rate. Runs continue from the
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -42,6 +41,7 @@ from benchmarks.common import (
     seed_range,
 )
 from benchmarks.learning.curves import Curve, best_after, draw_curves
+from benchmarks.learning.resumable_runs import search_row, train_row
 from placewright.policies.grouping import group_ops
 from placewright.solvers import LocalSearch
 from placewright.training import (
@@ -56,7 +56,6 @@ from placewright.training import (
 from placewright.training.baselines import TopShare
 from placewright.training.batched_reinforce import BatchedReinforce
 from placewright.training.control_algorithms import NoUpdate
-from placewright.training.run import TrainingRun
 
 if TYPE_CHECKING:
     import argparse
@@ -128,42 +127,15 @@ class Run:
     def __call__(self) -> dict[str, Any]:
         problem, own = self.problem(), asdict(self)
         del own["checkpoints"]
-        began = time.process_time()
         if self.arm == SEARCH:
             search = LocalSearch(
                 partial(group_ops, rule="colocation", count=GROUPS), with_priorities=False
             )
-            result = pw.solve(problem, search, stop=pw.MaxEvaluations(self.plans), seed=self.seed)
-            figures = {"best": result.objective_value, "over": int(result.overflow)}
-            curve = [[count, best] for count, _, best in result.history]
-            seconds = time.process_time() - began
-            rate = result.evaluations / seconds
-            return {**own, **figures, "judged": result.evaluations, "curve": curve, "rate": rate}
-        environment = Environment(problem)
+            return {**own, **search_row(problem, search, self.plans, self.seed)}
         recipe = gate_recipe(self.arm, self.batch, hidden=self.hidden)
-        trainer = Trainer([environment], recipe, self.seed, self.plans, device="cpu")
+        trainer = Trainer([Environment(problem)], recipe, self.seed, self.plans, device="cpu")
         name = "-".join(str(part) for part in self.key).replace(" ", "-")
-        run = TrainingRun(trainer, Path(self.checkpoints) / name, {}, 60.0)
-        if run.path.exists():
-            run.resume()
-        before, began = environment.evaluations, time.process_time()
-        if not run.train():  # interrupted: its checkpoint goes on, and this is no result
-            raise KeyboardInterrupt
-        seconds = time.process_time() - began
-        log = trainer.log[:: -max(1, len(trainer.log) // 100)][::-1]
-        over, best = environment.best_key
-        return {
-            **own,
-            "best": best,
-            "over": int(over),
-            "judged": environment.evaluations,
-            "updates": trainer.updates,
-            "curve": [[count, value] for count, _, value in environment.history],
-            "learned": [
-                [row.plans, row.mean, row.greedy, row.entropy, row.infeasible] for row in log
-            ],
-            "rate": (environment.evaluations - before) / max(seconds, 1e-9),
-        }
+        return {**own, **train_row(trainer, Path(self.checkpoints) / name)}
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:

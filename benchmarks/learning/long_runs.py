@@ -20,7 +20,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import placewright as pw
 from benchmarks.common import (
     ResultFile,
     Table,
@@ -36,14 +35,16 @@ from benchmarks.common import (
 )
 from benchmarks.learning.arm_runs import demonstrate
 from benchmarks.learning.gate import print_arms
+from benchmarks.learning.resumable_runs import search_row, train_row
 from benchmarks.learning.rows import SYSTEMS, find_row
 from placewright.training import Trainer
 from placewright.training.recipes.arms import with_arm
-from placewright.training.run import TrainingRun
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    import placewright as pw
 
 RESULTS = "benchmarks/results/raw/2026-11-19-long-runs.jsonl"
 ROWS = {"hierarchical": "inception-v3", "placeto": "inception-v3", "go": "txl-2"}
@@ -103,43 +104,13 @@ class Run:
         return {**own, **(self.search() if self.arm == SEARCH else self.train())}
 
     def search(self) -> dict[str, Any]:
-        problem, began = self.problem(), time.process_time()
-        stop = pw.MaxEvaluations(self.plans)
-        result = pw.solve(problem, SYSTEMS[self.system].search, stop=stop, seed=self.seed)
-        return {
-            "best": result.objective_value,
-            "over": int(result.overflow),
-            "judged": result.evaluations,
-            "curve": [[count, best] for count, _, best in result.history],
-            "learned": [],
-            "rate": result.evaluations / (time.process_time() - began),
-        }
+        row = search_row(self.problem(), SYSTEMS[self.system].search, self.plans, self.seed)
+        return {**row, "learned": []}
 
     def train(self) -> dict[str, Any]:
         trainer = self.trainer()
-        (environment,) = trainer.environments
-        run = TrainingRun(trainer, self.folder, {}, 60.0)
-        if run.path.exists():
-            run.resume()
-        before, began = environment.evaluations, time.process_time()
-        if not run.train():  # interrupted: its checkpoint goes on, and this is no result
-            raise KeyboardInterrupt
-        seconds = time.process_time() - began
-        log = [row for row in trainer.log if row.mean == row.mean]
-        log = log[:: -max(1, len(log) // 100)][::-1]
-        over, best = environment.best_key
-        return {
-            "best": best,
-            "over": int(over),
-            "found_by": environment.found_by,
-            "judged": environment.evaluations,
-            "updates": trainer.updates,
-            "curve": [[count, value] for count, _, value in environment.history],
-            "learned": [
-                [row.plans, row.mean, row.greedy, row.entropy, row.infeasible] for row in log
-            ],
-            "rate": (environment.evaluations - before) / max(seconds, 1e-9),
-        }
+        row = train_row(trainer, self.folder)
+        return {**row, "found_by": trainer.environments[0].found_by}
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
