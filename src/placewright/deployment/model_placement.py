@@ -36,7 +36,7 @@ from placewright.runtime.eager_fallback import memory_caps
 from placewright.runtime.memory_limits import MemoryLimits
 from placewright.runtime.placed_model import PlacedModel, move_tensors
 from placewright.runtime.real_devices import find_real_devices
-from placewright.runtime.weight_loading import load_weights
+from placewright.runtime.weight_loading import check_weights, load_weights
 from placewright.simulator.plan_key import digest_facts
 from placewright.solvers import solve
 from placewright.store import open_store
@@ -148,16 +148,18 @@ class _Placement:
     store: Store
 
     def run(self, cluster: Cluster | str, fresh: bool) -> None:
+        if self.weights is not None:
+            check_weights(self.model, self.weights)  # now, and not after minutes
+        elif any(tensor.is_meta for tensor in self.model.parameters()):
+            raise ConfigError(
+                "the model has weights on meta: give their safetensors files, weights=..."
+            )
         caps = self.limits.machine_caps()
         for index in caps:
             note_context(index)  # before libraries are used
         with self.stages.line("machine") as note, memory_caps(caps):
             costs = MachineCosts.of(cluster, self.measure_budget)
             note(costs.text)
-        if self.weights is None and any(tensor.is_meta for tensor in self.model.parameters()):
-            raise ConfigError(
-                "the model has weights on meta: give their safetensors files, weights=..."
-            )
         self.limits.check(costs.cluster)
         key = digest_facts(
             {

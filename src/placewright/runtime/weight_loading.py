@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import FileError, MissingDependency
+from placewright.runtime.computed_buffers import computed_buffers
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
+
+
+def check_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
+    """Compare a model on `meta` with the names and shapes of a file, an index or their folder.
+
+    Weights that the model says are tied are tied.
+
+    Raises:
+        FileError: As of `load_weights`.
+    """
+    _find_tensors(model, Path(path), frozenset())
 
 
 def load_weights(
@@ -26,7 +39,7 @@ def load_weights(
     """Fill a model on `meta` from a file, an index of several files, or their folder.
 
     Tensors go straight to their devices, one by one, so that at most one of them is in memory
-    twice.
+    twice. Buffers that transformers computes from a configuration are computed.
 
     Args:
         devices: The PyTorch device of each parameter and buffer, by name; others go to the CPU.
@@ -35,29 +48,76 @@ def load_weights(
     Raises:
         FileError: A file is missing or broken, or lacks a tensor that the model has.
     """
+    names_by_file, buffers = _find_tensors(model, Path(path), frozenset(skipped))
+    for file, names in names_by_file.items():
+        with _open_file(file) as reader:
+            for name in names:
+                _set_tensor(model, name, reader.get_tensor(name), devices.get(name, "cpu"))
+    for name, value in buffers.items():
+        _set_tensor(model, name, value, devices.get(name, "cpu"))
+
+
+def _find_tensors(
+    model: torch.nn.Module, path: Path, skipped: Collection[str]
+) -> tuple[dict[Path, list[str]], dict[str, torch.Tensor]]:
+    """The names of the model's tensors in each file, and the buffers that are computed.
+
+    Raises:
+        FileError: A file is missing or broken, or lacks a tensor, or has it in another shape.
+    """
+    shapes: dict[Path, dict[str, tuple[int, ...]]] = {}
+    for file in _weight_files(path):
+        with _open_file(file) as reader:
+            shapes[file] = {
+                name: tuple(reader.get_slice(name).get_shape())
+                for name in reader.keys()  # noqa: SIM118
+            }
+    in_files = {name for file_shapes in shapes.values() for name in file_shapes}
+    missing = _missing_names(model, in_files) - set(skipped)
+    tie: Any = getattr(model, "tie_weights", None)
+    if missing and tie is not None:
+        tie()
+        missing = _missing_names(model, in_files) - set(skipped)
+    buffers = computed_buffers(model, missing) if missing else {}
+    missing -= buffers.keys()
+    if missing:
+        raise FileError(
+            f"{path}: lacks {len(missing)} of the model's tensors, such as {min(missing)!r}: "
+            f"expected all that are on meta{_advice(model)}"
+        )
+    tensors = {name: tensor for name, tensor in _named_tensors(model) if name not in skipped}
+    for file_shapes in shapes.values():
+        for name, shape in file_shapes.items():
+            if name in tensors and shape != tensors[name].shape:
+                raise FileError(
+                    f"tensor {name!r} has shape {shape} in the file: "
+                    f"the model's has {tuple(tensors[name].shape)}"
+                )
+    return {
+        file: [name for name in file_shapes if name in tensors]
+        for file, file_shapes in shapes.items()
+    }, buffers
+
+
+def _advice(model: torch.nn.Module) -> str:
+    """What to do where the files of a model lack some of its tensors."""
+    if hasattr(model, "from_pretrained"):
+        return "; load the model with from_pretrained, and give no weights"
+    return "; build buffers that no file has on the CPU"
+
+
+@contextlib.contextmanager
+def _open_file(file: Path) -> Iterator[Any]:
+    """A reader of a safetensors file; what is wrong with the file is a `FileError`."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
         raise MissingDependency("safetensors", "torch") from None
-    missing = _missing_tensors(model) - set(skipped)
-    known = {name for name, _ in _named_tensors(model)} - set(skipped)
-    for file in _weight_files(Path(path)):
-        try:
-            with safe_open(file, framework="pt") as reader:
-                for name in reader.keys():  # noqa: SIM118
-                    if name in known:
-                        _set_tensor(model, name, reader, devices.get(name, "cpu"), missing)
-        except (OSError, SafetensorError) as error:
-            raise FileError(f"{file}: cannot be read as safetensors: {error}") from error
-    tie: Any = getattr(model, "tie_weights", None)
-    if tie is not None and missing:
-        tie()
-        missing &= _missing_tensors(model)
-    if missing:
-        raise FileError(
-            f"{path}: lacks {len(missing)} of the model's tensors, such as {min(missing)!r}: "
-            "expected all that are on meta; build buffers that no file has on the CPU"
-        )
+    try:
+        with safe_open(file, framework="pt") as reader:
+            yield reader
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{file}: cannot be read as safetensors: {error}") from error
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -104,29 +164,23 @@ def _named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     ]
 
 
-def _missing_tensors(model: torch.nn.Module) -> set[str]:
-    """Names of the tensors that have no data yet."""
-    return {name for name, tensor in _named_tensors(model) if tensor.is_meta}
+def _missing_names(model: torch.nn.Module, in_files: Collection[str]) -> set[str]:
+    """Names of the tensors that have no data, and that no file has under any of their names."""
+    tensors = _named_tensors(model)
+    found = {id(tensor) for name, tensor in tensors if name in in_files}
+    return {name for name, tensor in tensors if tensor.is_meta and id(tensor) not in found}
 
 
-def _set_tensor(
-    model: torch.nn.Module, name: str, reader: Any, device: str, missing: set[str]
-) -> None:
+def _set_tensor(model: torch.nn.Module, name: str, value: torch.Tensor, device: str) -> None:
     """Set a tensor of the model, under all names that share it."""
-    old = dict(_named_tensors(model))[name]
-    tensor = reader.get_tensor(name)
-    if tensor.shape != old.shape:
-        raise FileError(
-            f"tensor {name!r} has shape {tuple(tensor.shape)} in the file: "
-            f"the model's has {tuple(old.shape)}"
-        )
-    loaded: torch.Tensor = tensor.to(device=device, dtype=old.dtype)
+    tensors = _named_tensors(model)
+    old = dict(tensors)[name]
+    loaded: torch.Tensor = value.to(device=device, dtype=old.dtype)
     if isinstance(old, torch.nn.Parameter):
         loaded = torch.nn.Parameter(loaded, old.requires_grad)
-    for alias, tensor in _named_tensors(model):
+    for alias, tensor in tensors:
         if tensor is old:
             path, _, attribute = alias.rpartition(".")
             owner = model.get_submodule(path)
             table: Any = owner._parameters if attribute in owner._parameters else owner._buffers
             table[attribute] = loaded
-            missing.discard(alias)
