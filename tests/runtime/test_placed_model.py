@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fake_cuda import fake_gpus
 from models import Branches, Cached, capture, nn, plans, torch, twin
 
 import placewright as pw
@@ -249,3 +250,19 @@ def test_a_training_plan_steps_in_parts_of_a_batch():
     assert sum(losses).item() / 2 == pytest.approx(loss.item(), rel=1e-4)
     for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-6)
+
+
+def test_weights_made_of_several_tensors_run_on_workers_and_are_refused_with_a_gpu():
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor")
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval(), torch.randn(4, 8)
+    _, problem = capture(model, x)
+    weight = model[0].weight.detach()
+    model[0].weight = nn.Parameter(two_tensor.TwoTensor(weight, weight.clone()))
+    with torch.no_grad():
+        expected = model(x)
+        pw.apply(split(problem), model)
+        assert torch.equal(model(x).a, expected.a)
+    model.placed.remove()
+    refusal = pytest.raises(PlanError, match=r"'0\.weight' is a TwoTensor, which is made of")
+    with fake_gpus(), refusal:
+        pw.apply(split(problem), model, device_map={"cpu0": "cuda:0"})

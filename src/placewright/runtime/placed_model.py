@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from placewright.errors import ExecutionError, PlanError
 from placewright.runtime.callbacks import weak_callback
@@ -123,7 +124,19 @@ class PlacedModel:
         self.torch_devices = self._torch_devices()
         self.move_weights()
 
+    def _check_weight_types(self) -> None:
+        """Refuse weights that are made of other tensors: they cannot be moved one by one."""
+        for name, tensor in self.backend.named_tensors():
+            if is_traceable_wrapper_subclass(tensor):
+                raise PlanError(
+                    f"weight {name!r} is a {type(tensor).__name__}, which is made of several "
+                    "tensors: with a GPU in the plan weights must be plain tensors; place the "
+                    "model before it is quantised or distributed, or plan for CPU workers"
+                )
+
     def _check(self) -> None:
+        if any(real_device.is_gpu for real_device in self.backend.real_devices):
+            self._check_weight_types()
         known = set(self.plan.ops)
         names = [name for name, _ in self.model.named_parameters()]
         missing = [name for name in names if name not in known]
