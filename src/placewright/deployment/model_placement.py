@@ -11,7 +11,7 @@ from placewright.deployment.call_capture import begin_capture, capture_calls
 from placewright.deployment.call_mix import Calls, Generate, Train
 from placewright.deployment.model_key import model_facts
 from placewright.deployment.model_states import devices_of
-from placewright.deployment.output_comparison import can_verify, check_outputs, reference_outputs
+from placewright.deployment.output_comparison import can_verify, compare_outputs, reference_outputs
 from placewright.deployment.placement_limits import PlacementLimits, check_fits
 from placewright.deployment.stages import (
     Stages,
@@ -214,7 +214,7 @@ class _Placement:
     def _calls(self, mix: Generate | Calls, costs: MachineCosts, key: str, fresh: bool) -> None:
         reason = can_verify(self.model) if self.verify else "verify=False"
         reference = None
-        if not reason:
+        if not reason and self.weights is None:
             with self.stages.line("reference") as note:
                 reference = reference_outputs(self.model, mix)
                 note("the model's own outputs, on the device where it is")
@@ -225,7 +225,7 @@ class _Placement:
             for tries_left in reversed(range(MAX_PLANS)):
                 stored, result = self._plan_calls(calls, workload, costs, fresh)
                 try:
-                    self._run_planned(placed, stored, mix, costs.cluster, reference)
+                    self._run_planned(placed, stored, mix, costs.cluster, reference, reason)
                     break
                 except ExecutionError as error:
                     is_short = isinstance(error.__cause__, torch.OutOfMemoryError)
@@ -268,8 +268,12 @@ class _Placement:
         mix: Generate | Calls,
         cluster: Cluster,
         reference: Reference | None,
+        reason: str,
     ) -> None:
         """Let the model run under a plan; compare its outputs, and make its calls on GPUs.
+
+        Args:
+            reason: Why outputs are not compared.
 
         Raises:
             ExecutionError: A call does not keep a GPU's limit.
@@ -280,11 +284,10 @@ class _Placement:
             self._apply_stored(stored, cluster)
             return
         self._use_plan(placed, stored, cluster)
-        if reference is None:
+        if reason:
             return
         with self.stages.line("verified") as note:
-            difference = check_outputs(self.model, mix, reference)
-            note(f"outputs are the model's own, within {difference:.1g} of the largest")
+            note(compare_outputs(placed, mix, reference))
         if placed.has_gpus:
             with self.stages.line("timed") as note:
                 note(run_warmup(placed, mix))

@@ -1,4 +1,4 @@
-"""Compares a placed model with itself: what it computed before, on one device, and under a plan."""
+"""Compares a placed model with itself: before, or eagerly, and under a plan."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import torch
 
 from placewright.deployment.call_mix import Calls, Generate
 from placewright.deployment.model_states import unchanged_states
-from placewright.errors import VerifyError
+from placewright.errors import ExecutionError, VerifyError
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.runtime.verification import TOLERANCE, compare_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from placewright.runtime.placed_model import PlacedModel
 
 VERIFY_TOKENS, VERIFY_PROMPT = 3, 32
 """Tokens that are generated, and of the prompt at most: one graph serves all lengths."""
@@ -29,9 +31,6 @@ class Reference:
 
 def can_verify(model: torch.nn.Module) -> str:
     """Why a model cannot be compared with itself; empty: it can."""
-    tensors = [*model.parameters(), *model.buffers()]
-    if any(tensor.is_meta for tensor in tensors):
-        return "its weights are on meta"
     if any(module.training for module in model.modules()):
         return "it is in training mode, and may draw random numbers"
     return ""
@@ -40,6 +39,29 @@ def can_verify(model: torch.nn.Module) -> str:
 def reference_outputs(model: torch.nn.Module, mix: Generate | Calls) -> Reference:
     """Run the calls of a mix on the model as it is."""
     return Reference(_outputs(model, mix))
+
+
+def compare_outputs(placed: PlacedModel, mix: Generate | Calls, reference: Reference | None) -> str:
+    """Run the calls again under the plan, and say what came of it.
+
+    Args:
+        reference: None: compare with eager calls under the placement, since the weights of the
+            model were on `meta` before.
+
+    Raises:
+        VerifyError: Outputs differ by more than rounding.
+    """
+    text = "the model's own"
+    if reference is None:
+        try:
+            with placed.eager():
+                reference, text = reference_outputs(placed.model, mix), "those of eager calls"
+        except ExecutionError as error:
+            return f"nothing: eager calls do not keep a limit: {error}"
+        finally:
+            placed.eager_calls.clear()  # which counts those of the caller
+    difference = check_outputs(placed.model, mix, reference)
+    return f"outputs are {text}, within {difference:.1g} of the largest"
 
 
 def check_outputs(model: torch.nn.Module, mix: Generate | Calls, reference: Reference) -> float:

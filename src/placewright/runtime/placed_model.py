@@ -126,7 +126,8 @@ class PlacedModel:
 
     def _check_weight_types(self) -> None:
         """Refuse weights that are made of other tensors: they cannot be moved one by one."""
-        for name, tensor in self.backend.named_tensors():
+        tensors: list[tuple[str, Any]] = list(self.backend.named_tensors())
+        for name, tensor in tensors:
             if is_traceable_wrapper_subclass(tensor):
                 raise PlanError(
                     f"weight {name!r} is a {type(tensor).__name__}, which is made of several "
