@@ -12,7 +12,7 @@ pytest.importorskip("safetensors")
 from safetensors.torch import save_file  # noqa: E402
 
 from placewright.errors import FileError  # noqa: E402
-from placewright.runtime.computed_buffers import computed_buffers  # noqa: E402
+from placewright.runtime.model_buffers import compute_buffers  # noqa: E402
 from placewright.runtime.weight_loading import check_weights, load_weights  # noqa: E402
 
 
@@ -103,7 +103,7 @@ class WithBuffers(torch.nn.Module):
 def test_a_buffer_that_initialisation_forgets_is_not_taken_for_computed():
     with torch.device("meta"):
         model = WithBuffers()
-    values = computed_buffers(model, {"part.known", "part.forgotten"})
+    values = compute_buffers(model, {"part.known", "part.forgotten"})
     assert values.keys() == {"part.known"}
     assert torch.equal(values["part.known"], torch.arange(3.0))
     assert model.part.known.is_meta

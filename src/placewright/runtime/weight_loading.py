@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import FileError, MissingDependency
-from placewright.runtime.computed_buffers import computed_buffers
+from placewright.runtime.model_buffers import compute_buffers
 
 if TYPE_CHECKING:
     import os
@@ -78,7 +78,7 @@ def _find_tensors(
     if missing and tie is not None:
         tie()
         missing = _missing_names(model, in_files) - set(skipped)
-    buffers = computed_buffers(model, missing) if missing else {}
+    buffers = compute_buffers(model, missing) if missing else {}
     missing -= buffers.keys()
     if missing:
         raise FileError(

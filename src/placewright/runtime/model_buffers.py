@@ -1,4 +1,4 @@
-"""Computed buffers: those that no file has, and that transformers computes from a configuration.
+"""Model buffers that no file has, and that transformers computes from a configuration.
 
 Frequencies of rotary embeddings are such buffers. A model that is built on `meta` has none of their
 data; its `_init_weights` computes them for a module.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def computed_buffers(model: torch.nn.Module, names: Collection[str]) -> dict[str, torch.Tensor]:
+def compute_buffers(model: torch.nn.Module, names: Collection[str]) -> dict[str, torch.Tensor]:
     """The values of those of the named buffers that the model can compute, on the CPU.
 
     Modules that have parameters, too, are left out: they might be drawn anew. A module is filled
