@@ -68,7 +68,7 @@ def main() -> None:
         pw.Cluster.parse("V100+cpu"),
         limits={"gpu0": limit},
     )
-    result = pw.solve(problem, budget="5s", seed=0)
+    result = pw.solve(problem, budget="1s", seed=0)
     print(f"{weights / 2**20:.0f} MiB of weights, of which the GPU may hold half")
     print(result)
     print(pw.explain(problem, result))

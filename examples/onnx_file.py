@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     onnx.save(make_model(), path)
     graph = pw.from_onnx(path, dims=DIMS)
     problem = pw.Problem(graph, pw.Cluster.parse("2xP100-nvlink+cpu"))
-    result = pw.solve(problem, budget="3s", seed=0)
+    result = pw.solve(problem, budget="1s", seed=0)
     print(result)
 
     exported = pw.export(problem, result.plan, to="onnx", model=path, dims=DIMS)

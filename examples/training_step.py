@@ -50,7 +50,7 @@ def main() -> None:
         pw.Cluster.parse("V100+cpu"),
         limits={"gpu0": 3 * weights},  # three of the four
     )
-    result = pw.solve(problem, budget="3s", seed=0)
+    result = pw.solve(problem, budget="1s", seed=0)
     print(result)
 
     ordinary = copy.deepcopy(model)

@@ -5,11 +5,8 @@ What the README says is followed as it stands by `tests/newcomer`.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ import typer
 from console_blocks import console_commands
 
 from placewright import zoo
+from placewright.cli import main
 from placewright.cli.app import app
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,31 +64,34 @@ QUICK_DOCUMENTS = [
 
 
 @pytest.mark.parametrize("path", QUICK_DOCUMENTS, ids=lambda path: path.name)
-def test_quick_commands_of_a_document_run_in_order(path, tmp_path):
-    """A search gets a second at most, where the document does not name a method."""
+def test_quick_commands_of_a_document_run_in_order(path, tmp_path, monkeypatch, capsys):
+    """A search gets a moment, where the document does not name a method, and no explanation.
+
+    Commands run in this process: `tests/cli/test_process.py` has real ones.
+    """
     assert set(GENERATED) <= {name for name, _ in zoo.names()}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
     written: set[str] = set()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     for command in console_commands(path):
         if not is_quick(command.text, written):
             continue
         words = shlex.split(command.text)[1:]
         if words[0] in ("place", "compare") and not {"--budget", "--method"} & set(words):
-            words += ["--budget", "1s"]
+            words += ["--budget", "0.2s"]
+            if words[0] == "place" and "--explain" not in words:
+                words += ["--no-explain"]
         if words[0] == "compare" and "--methods" not in words:
             words += ["--methods", "single,heft"]
-        done = subprocess.run(
-            [sys.executable, "-m", "placewright", *words],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{command.text}: {done.stderr}"
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        done = capsys.readouterr()
+        assert not ended.value.code, f"{command.text}: {done.err}"
         written.update(WRITES.findall(command.text))
         for name in WRITES.findall(command.text):
             assert (tmp_path / name).exists()
-        shown = " ".join((done.stdout + done.stderr).split())
+        shown = " ".join((done.out + done.err).split())
         if "--method" in words or words[0] in ("export", "simulate"):
             for line in command.output.splitlines():
                 assert line == "…" or " ".join(line.split()) in shown, line
