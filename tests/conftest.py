@@ -7,6 +7,8 @@ FLOPs takes 3 s there with the `exact` costs, and a link carries 1 byte a second
 from __future__ import annotations
 
 import gc
+import logging
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -27,6 +29,9 @@ from placewright import (
 from placewright.result import DeviceUse
 from placewright.timeline import MemoryTrace, Transfers
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # A busy machine makes any example slow: how long one takes is no property of the code.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -37,12 +42,24 @@ settings.load_profile("any machine")
 # searched for garbage: let that be done rarely.
 gc.set_threshold(5_000, 20, 50)
 
+# PyTorch writes a trace of each capture if its logger has a handler, and pytest adds three to each
+# logger that does not propagate. Nobody reads that trace.
+logging.getLogger("torch.__trace").addHandler = lambda handler: None
+
 
 @pytest.fixture(autouse=True)
 def no_user_files(tmp_path_factory, monkeypatch) -> None:
     """Tests know no devices of the user's own, and no plans that were stored before."""
     monkeypatch.setenv("PLACEWRIGHT_CONFIG", str(tmp_path_factory.getbasetemp() / "no-config"))
     monkeypatch.setenv("PLACEWRIGHT_STORE", "none")
+
+
+@pytest.fixture
+def frozen_heap() -> Iterator[None]:
+    """What is there before a test is not searched for garbage, which takes a second each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def device(name: str, kind: str = "gpu", memory: int = 1000, rate: float = 1.0) -> Device:

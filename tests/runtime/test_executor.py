@@ -156,6 +156,7 @@ def test_a_caller_that_stops_early_leaves_nothing_in_flight():
         assert not run._done_by_step
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_an_executor_that_nobody_has_any_more_ends_its_threads():
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x)

@@ -46,6 +46,7 @@ def test_a_copy_has_the_data_and_the_layout(form):
         assert tensor.abs().sum() > 0
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_memory_is_registered_as_long_as_a_tensor_has_it():
     with fake_gpus() as cuda:
         copied = pinned_copy(large())
@@ -59,6 +60,7 @@ def test_memory_is_registered_as_long_as_a_tensor_has_it():
         assert not cuda.registered
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_memory_that_is_freed_amid_a_capture_is_unregistered_after_it():
     with fake_gpus() as cuda:
         copied = pinned_copy(large())

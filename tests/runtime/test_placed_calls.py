@@ -198,6 +198,7 @@ def test_a_last_batch_that_is_smaller_streams_too():
         assert torch.allclose(made, right, atol=1e-6)
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_a_stream_that_is_left_leaves_nothing_behind():
     model, x = Deep().eval(), torch.randn(3, 16)
     placed(model, x)
@@ -264,6 +265,7 @@ def test_eight_graphs_have_executors_and_more_are_right():
     assert sum(graph.executor is not None for graph in model.placed.graphs) == 8
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_a_model_that_nobody_has_any_more_is_let_go():
     model, x = small(), torch.randn(3, 4)
     placed(model, x)

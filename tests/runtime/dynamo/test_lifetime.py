@@ -9,6 +9,7 @@ import weakref
 import pytest
 from models import nn, place, torch
 
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -70,7 +71,6 @@ def new_threads(before):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of TorchDynamo after a graph break
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 def test_a_model_is_collected_and_its_threads_end(use):
-    gc.collect()
     before = threading.enumerate()
     model = place(Model(), X, training=True)
     use(model)
@@ -86,7 +86,6 @@ def test_a_model_is_collected_and_its_threads_end(use):
 
 
 def test_threads_end_with_remove_and_with_recapture():
-    gc.collect()
     before = threading.enumerate()
     model = place(Model().eval(), X)
     for end in (model.placed.recapture, model.placed.remove):
