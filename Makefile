@@ -22,12 +22,13 @@ demo: $(VENV)/demo.stamp
 	@echo
 	$(BIN)/placewright compare $(DEMO) --report out/report.html
 
+# The tests start some hundred processes: what the first compiles the others read.
 test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(WORKLOADS),--workloads $(WORKLOADS))
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(WORKLOADS),--workloads $(WORKLOADS))
 
 docs: $(VENV)/test.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
