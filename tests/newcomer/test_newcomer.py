@@ -123,6 +123,7 @@ def copy_checkout(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow  # two minutes; of what it shows, `make test` on a fresh clone does the most
 def test_the_readme_can_be_followed_in_a_fresh_clone(tmp_path):
     clone = copy_checkout(tmp_path / "clone")
     python = clone / ".venv" / "bin" / "python"
