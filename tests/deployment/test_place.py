@@ -18,7 +18,7 @@ from models import machine, workers  # noqa: E402
 import placewright as pw  # noqa: E402
 from placewright.deployment import model_placement, output_comparison, placement_limits  # noqa: E402
 from placewright.errors import ConfigError, ExecutionError, PlanError, VerifyError  # noqa: E402
-from placewright.runtime.dynamo import lowering  # noqa: E402
+from placewright.runtime.dynamo import lowering, repeated_layers  # noqa: E402
 from placewright.runtime.dynamo.backend import PlanBackend  # noqa: E402
 
 SIZES = {
@@ -57,9 +57,20 @@ def chain():
     return Chain().eval()
 
 
+@pytest.fixture(autouse=True)
+def effort(monkeypatch):
+    """A search ends after so many plans, and not after a time in which a busy machine does less."""
+    solve = model_placement.solve
+
+    def solve_briefly(problem, budget, **options):
+        return solve(problem, stop=pw.MaxEvaluations(3_000), **options)
+
+    monkeypatch.setattr(model_placement, "solve", solve_briefly)
+
+
 def place(model, workload, cluster, **options):
     lines = []
-    options = {"budget": 0.3, "notify": lines.append, **options}
+    options = {"notify": lines.append, **options}
     return pw.place(model, workload=workload, cluster=cluster, **options), lines
 
 
@@ -177,7 +188,7 @@ def test_a_model_larger_than_its_gpu_generates_its_own_tokens():
     size = sum(weight.nbytes for weight in model.parameters())
     with fake_gpus():
         limit = {"gpu0": size * 3 // 4}
-        model, lines = place(model, MIX, machine(1), limits=limit, budget=2.0)
+        model, lines = place(model, MIX, machine(1), limits=limit)
         assert stages(lines)[-3:] == ["weights", "verified", "timed"]
         assert re.fullmatch(
             r"timed: prefill \S+ ms \(predicted \S+\), decode \S+ ms \(predicted \S+\) \(\S+ s\)",
@@ -214,8 +225,8 @@ def fail_warmups(monkeypatch, count):
 
 
 def test_a_plan_that_does_not_keep_a_limit_is_made_again_with_less_memory(monkeypatch):
-    plans, model, own = fail_warmups(monkeypatch, 1), llama(), llama()
-    problems = []
+    plans, model, own = fail_warmups(monkeypatch, 1), chain(), chain()
+    problems, x = [], torch.rand(2, 16)
     solve = model_placement.solve
 
     def note_and_solve(workload, **options):
@@ -226,25 +237,27 @@ def test_a_plan_that_does_not_keep_a_limit_is_made_again_with_less_memory(monkey
     size = sum(weight.nbytes for weight in model.parameters())
     limit = 3 * size // 4
     with fake_gpus():
-        model, lines = place(model, MIX, machine(1), limits={"gpu0": limit})
+        calls = pw.Calls([((x,),)])
+        model, lines = place(model, calls, machine(1), limits={"gpu0": limit})
         assert len(plans) == 2
         assert "plan: it does not keep a limit: the call does not fit; planned again" in lines
         first, second = (problem.constraints.limits["gpu0"] for problem in problems)
         assert (first, first - second) == (limit, limit // 32)
-        assert torch.equal(tokens(model), tokens(own))
+        assert torch.equal(model(x), own(x))
         assert not model.placed.eager_calls
 
 
 def test_a_limit_that_no_plan_keeps_in_practice_is_an_error_and_the_model_is_restored(monkeypatch):
-    plans, model, own = fail_warmups(monkeypatch, 3), llama(), llama()
+    plans, model, own = fail_warmups(monkeypatch, 3), chain(), chain()
+    x = torch.rand(2, 16)
     size = sum(weight.nbytes for weight in model.parameters())
     limit = {"gpu0": 3 * size // 4}
     with fake_gpus():
         with pytest.raises(ExecutionError, match="the call does not fit"):
-            place(model, MIX, machine(1), limits=limit)
+            place(model, pw.Calls([((x,),)]), machine(1), limits=limit)
         assert len(plans) == 3
         assert not hasattr(model, "placed")
-        assert torch.equal(tokens(model), tokens(own))
+        assert torch.equal(model(x), own(x))
 
 
 def count_traces(monkeypatch):
@@ -281,7 +294,8 @@ def test_with_a_gpu_the_graphs_that_were_captured_are_not_traced_again(monkeypat
 
 def test_with_a_gpu_layers_that_were_copied_generate_the_tokens_of_the_model(monkeypatch):
     compiled, copied, real = count_traces(monkeypatch), [], lowering.copy_layers
-    model, own = llama(num_hidden_layers=6), llama(num_hidden_layers=6)
+    monkeypatch.setattr(repeated_layers, "MIN_LAYERS", 4)  # six take half as long again
+    model, own = llama(num_hidden_layers=4), llama(num_hidden_layers=4)
     size = sum(weight.nbytes for weight in model.parameters())
 
     def copy_layers(lowered, short):
@@ -293,7 +307,7 @@ def test_with_a_gpu_layers_that_were_copied_generate_the_tokens_of_the_model(mon
         model, _ = place(model, MIX, machine(1), limits={"gpu0": size * 3 // 4})
         assert torch.equal(tokens(model), tokens(own))
         assert len(compiled) == 2  # prefill and decode
-        assert copied == [6, 6]
+        assert copied == [4, 4]
         assert not model.placed.eager_calls
 
 
@@ -499,11 +513,11 @@ def test_a_graph_of_one_length_serves_other_batches_under_a_limit():
     model, own = mamba(), mamba()  # its loop over tokens is traced for one number of them
     size = sum(weight.nbytes for weight in model.parameters())
     tokens_of = torch.Generator().manual_seed(0)
-    calls = pw.Calls([((), {"input_ids": torch.ones(6, 9, dtype=torch.long)})])
+    calls = pw.Calls([((), {"input_ids": torch.ones(6, 3, dtype=torch.long)})])
     with fake_gpus(), torch.no_grad():
         model, _ = place(model, calls, machine(1), limits={"gpu0": size * 3 // 4})
         for batch in (6, 4, 5):
-            x = torch.randint(2, 64, (batch, 9), generator=tokens_of)
+            x = torch.randint(2, 64, (batch, 3), generator=tokens_of)
             right = own(input_ids=x).last_hidden_state
             assert torch.allclose(model(input_ids=x).last_hidden_state, right, atol=1e-5)
         assert not model.placed.eager_calls
@@ -514,7 +528,7 @@ def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
     size = sum(weight.nbytes for weight in model.parameters())
     limit = size * 3 // 4
     with fake_gpus():
-        model, _ = place(model, MIX, machine(1), limits={"gpu0": limit}, budget=1.0)
+        model, _ = place(model, MIX, machine(1), limits={"gpu0": limit})
         assert torch.equal(tokens(model), tokens(own))
         with pytest.raises(pw.PlacewrightError, match="this call does not fit: gpu0 needs") as info:
             tokens(model, 4000)
@@ -522,7 +536,7 @@ def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
         assert needed > limit
         assert torch.equal(tokens(model), tokens(own))  # the next call runs as before
         model.placed.remove()
-        model, _ = place(llama(), MIX, machine(1), limits={"gpu0": needed}, budget=1.0, fresh=True)
+        model, _ = place(llama(), MIX, machine(1), limits={"gpu0": needed}, fresh=True)
         assert torch.equal(tokens(model, 4000, 1), tokens(own, 4000, 1))
 
 
@@ -565,7 +579,7 @@ def test_what_libraries_need_is_part_of_a_limit():
     with fake_gpus():
         with pytest.raises(PlanError, match=f"libraries need {reserve:,} there for themselves"):
             place(model, MIX, cluster, limits={"gpu0": reserve})
-        model, _ = place(model, MIX, cluster, limits=limits, budget=1.0)
+        model, _ = place(model, MIX, cluster, limits=limits)
         assert torch.equal(tokens(model), tokens(own))  # and is not refused
         plan = model.placed.backend.plan
         devices = dict(zip(plan.ops, plan.placement.tolist(), strict=True))
@@ -590,7 +604,7 @@ def test_a_call_that_is_not_captured_keeps_the_limit_and_the_error_names_the_fun
     limit = size * 3 // 4
     with fake_gpus(counts_host=True) as cuda:
         calls = pw.Calls([((x,),)])
-        model, _ = place(model, calls, machine(1), limits={"gpu0": limit}, budget=0.5)
+        model, _ = place(model, calls, machine(1), limits={"gpu0": limit})
         with model.placed.eager():
             assert torch.equal(model(x), own(x))
             assert torch.equal(model(x, 4), own(x, 4))
