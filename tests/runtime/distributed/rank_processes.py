@@ -80,6 +80,7 @@ class RankProcesses:
 
     processes: list[Any]
     pipes: list[Any]
+    folder: tempfile.TemporaryDirectory[str]
 
     def kill(self, rank: int, signal_number: int = signal.SIGKILL) -> None:
         os.kill(self.processes[rank].pid, signal_number)
@@ -103,13 +104,15 @@ class RankProcesses:
                 if process.exitcode is None:
                     process.kill()
                     process.join()
+            self.folder.cleanup()
         return outcomes
 
 
 def start_ranks(job: Callable[..., Any], world: int, *args: Any) -> RankProcesses:
     """Start a job, a function of a module, on each rank."""
     _start_server()
-    store = str(Path(tempfile.mkdtemp(prefix="ranks-")) / "store")
+    folder = tempfile.TemporaryDirectory(prefix="ranks-")
+    store = str(Path(folder.name) / "store")
     processes, pipes = [], []
     for rank in range(world):
         receiver, sender = _context.Pipe(duplex=False)
@@ -118,7 +121,7 @@ def start_ranks(job: Callable[..., Any], world: int, *args: Any) -> RankProcesse
         sender.close()
         processes.append(process)
         pipes.append(receiver)
-    return RankProcesses(processes, pipes)
+    return RankProcesses(processes, pipes, folder)
 
 
 def run_ranks(job: Callable[..., Any], world: int, *args: Any) -> list[Any]:
