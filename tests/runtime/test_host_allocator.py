@@ -38,7 +38,7 @@ from placewright.runtime.program.program import build_program
 from placewright.runtime.executor import Executor
 
 torch.set_num_threads(1)
-model, x = torch.nn.Sequential(*[torch.nn.ReLU(), torch.nn.Tanh()] * 2).eval(), torch.ones(20 << 20)
+model, x = torch.nn.Sequential(*[torch.nn.ReLU(), torch.nn.Tanh()] * 2).eval(), torch.ones(10 << 20)
 program = build_program(model, (x,))
 problem = Problem(program.graph, Cluster.parse("cpu"))
 with Executor(program, model, Plan.of(problem, np.zeros(len(program.graph)))) as run:
@@ -76,7 +76,7 @@ def test_a_worker_reuses_its_memory(before):
     code = [sys.executable, "-c", before + WORKER]
     ran = subprocess.run(code, check=True, capture_output=True, text=True)
     # Pages of a tensor: four steps make sixteen; a thread that is late may need a few more at once.
-    assert int(ran.stdout) < 8 * 20_480
+    assert int(ran.stdout) < 8 * 10_240
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from models import Branches, torch, workers
@@ -11,6 +13,7 @@ from placewright.errors import PlanError
 from placewright.runtime.planned_calls import PlannedCall, choose_plan, plan_calls, with_all_weights
 
 
+@cache
 def graph_of(rows):
     return from_torch(Branches().eval(), torch.ones(rows, 8))
 

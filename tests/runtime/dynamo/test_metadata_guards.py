@@ -83,7 +83,7 @@ def test_graphs_of_a_dry_run_serve_calls_after_weights_and_buckets_have_moved(na
 
 def test_without_these_guards_the_graphs_would_be_traced_again(monkeypatch):
     monkeypatch.setattr(backend_module, "guard_metadata", lambda *_: lambda args: None)
-    model = build_decoder("LlamaForCausalLM")
+    model = build_decoder("LlamaForCausalLM", num_hidden_layers=1)
     with fake_gpus():
         placed, compiled = captured(model, MIX)
         move_to_meta(model)
