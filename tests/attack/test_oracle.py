@@ -7,7 +7,7 @@ from attack.oracle import check_seed
 from attack.tally import try_seeds
 
 
-@pytest.mark.parametrize("first_seed", range(0, 120, 12))
+@pytest.mark.parametrize("first_seed", range(0, 72, 12))
 def test_no_plan_of_a_tiny_problem_proves_a_solver_or_a_bound_wrong(first_seed: int) -> None:
     tally = try_seeds(check_seed, first_seed, seconds=1e9, most=12)
     assert tally.tried == 12

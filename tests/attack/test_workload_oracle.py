@@ -7,7 +7,7 @@ from attack.tally import try_seeds
 from attack.workload_oracle import check_seed
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, 12))
+@pytest.mark.parametrize("first_seed", range(0, 36, 12))
 def test_no_plan_of_a_tiny_workload_proves_the_solver_or_the_bound_wrong(first_seed: int) -> None:
     tally = try_seeds(check_seed, first_seed, seconds=1e9, most=12)
     assert tally.tried == 12

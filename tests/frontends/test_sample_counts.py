@@ -51,7 +51,7 @@ def test_built_in_models_know_what_a_step_processes(
         ("llama-8b:size=test,batch=3,mode=decode", 3, 3),
         ("gpt2:size=test", 2, 12),
         ("t5:size=test", 2, None),  # its tokens are of two kinds
-        ("resnet-50:size=test", 2, None),
+        pytest.param("resnet-50:size=test", 2, None, marks=pytest.mark.slow),
     ],
 )
 def test_captured_networks_know_what_a_step_processes(

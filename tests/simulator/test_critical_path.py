@@ -15,7 +15,7 @@ from placewright.errors import PlanError
 from placewright.simulator import find_critical_path, loads
 
 ANY = settings(
-    max_examples=120,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

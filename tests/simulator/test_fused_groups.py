@@ -28,7 +28,7 @@ from placewright.simulator import period, reference
 from placewright.transforms import contract, fuse
 
 ANY = settings(
-    max_examples=120,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

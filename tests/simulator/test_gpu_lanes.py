@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 from placewright.simulator.gpu_lanes import GpuLanes  # noqa: E402
 
 SOME = settings(
-    max_examples=120,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -12,7 +12,7 @@ from placewright import Plan, judge, simulate
 from placewright.simulator import period, reference
 
 ANY = settings(
-    max_examples=400,
+    max_examples=200,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -59,7 +59,7 @@ def test_the_kernel_equals_the_reference_bit_for_bit(data):
     )
 
 
-@settings(ANY, max_examples=200)  # of three plans each
+@settings(ANY, max_examples=80)  # of three plans each
 @given(st.data())
 def test_a_batch_equals_its_plans_one_by_one_on_any_number_of_threads(data):
     problem = data.draw(problems())

@@ -15,7 +15,7 @@ from placewright.simulator import reference
 from placewright.simulator.evaluation import in_lanes, kernel
 
 MANY = settings(
-    max_examples=400,
+    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

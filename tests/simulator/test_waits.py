@@ -35,7 +35,7 @@ def check_path(problem, timeline):
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_the_critical_path_has_no_gap(data):
     problem = data.draw(problems(kinds=data.draw(st.sampled_from([STREAMING, *[("op",) * 3]]))))
@@ -43,7 +43,7 @@ def test_the_critical_path_has_no_gap(data):
     check_path(problem, simulate(problem, Plan.of(problem, device, priority, staging=staging)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_the_critical_path_has_no_gap_whatever_the_ops(data):
     problem = data.draw(problems())

@@ -14,7 +14,7 @@ from placewright.transforms import HEAVY, REDUCTION, contract, dissolve_groups, 
 from placewright.transforms.fusible import HEAVY_ROLE, NEVER_ROLE, REDUCTION_ROLE, fusion_roles
 
 ANY = settings(
-    max_examples=120,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -49,7 +49,7 @@ def plain_levels(problem: Problem, device: np.ndarray) -> list[float]:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bottom_levels_of_many_placements_are_those_of_each(data: st.DataObject) -> None:
     problem = data.draw(problems())
     rows = np.stack([data.draw(placements(problem)) for _ in range(3)])
@@ -98,7 +98,7 @@ def test_an_order_for_the_placement_beats_the_graphs(pipe: Problem) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_rules_hold_for_any_problem_and_give_finite_numbers(data: st.DataObject) -> None:
     problem = data.draw(problems())
     device, priority, staging = data.draw(plans(problem))
@@ -114,7 +114,7 @@ def test_rules_hold_for_any_problem_and_give_finite_numbers(data: st.DataObject)
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_backward_schedule_is_one(data: st.DataObject) -> None:
     """Readers, sends and the ops of a device come after each other, counted from the end."""
     problem = data.draw(problems())
@@ -231,7 +231,7 @@ def test_orders_less_bytes_over_come_first(one_device: Cluster, exact: Roofline)
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_pulling_and_pushing_leave_all_other_ops_in_their_order(data: st.DataObject) -> None:
     problem = data.draw(problems())
     device, _, staging = data.draw(plans(problem))

@@ -209,7 +209,7 @@ def test_what_pieces_hold_is_what_the_simulator_finds() -> None:
         assert held == pytest.approx(timeline.peak, abs=1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_repair_keeps_the_constraints_and_is_never_worse(data: st.DataObject) -> None:
     kinds = {} if data.draw(st.booleans()) else {"kinds": STREAMING}
