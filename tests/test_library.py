@@ -52,7 +52,7 @@ def test_solve_is_what_place_does(tmp_path, monkeypatch, capsys):
 
 def test_a_budget_is_text_or_seconds(problem):
     for budget in ("0.1s", 0.1):
-        assert pw.solve(problem, budget=budget).seconds < 5
+        assert pw.solve(problem, budget=budget).seconds < 15  # 30 without a budget
     few = pw.solve(problem, Auto(), pw.MaxEvaluations(5), budget="1 min")
     assert few.evaluations == 5
     with pytest.raises(ConfigError, match="time 'soon': expected"):
