@@ -21,6 +21,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from placewright.errors import ConfigError, ProblemError
+from placewright.policies.placeto.decisions import decision_scores, learned_decisions
+from placewright.policies.placeto.episode_network import EpisodeNetwork, EpisodeSteps
 from placewright.policies.placeto.graph_features import (
     EDGES,
     ObservationBatch,
@@ -28,16 +30,15 @@ from placewright.policies.placeto.graph_features import (
 )
 from placewright.policies.policy import (
     Episodes,
-    HeadScores,
     PolicyConfig,
     PolicyDefaults,
     Scores,
     one_plan_per_episode,
 )
-from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
+from placewright.policies.seq2seq import MASKED_LOGIT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -134,6 +135,7 @@ class Placeto(PolicyDefaults, nn.Module):
         self.out = mlp(4 * both_width, 16 * hidden, 8 * hidden, devices)
         self._clock: Clock | None = None
         self._observations: WeakKeyDictionary[Problem, PlacetoObservation] = WeakKeyDictionary()
+        self._networks: WeakKeyDictionary[PlacetoObservation, EpisodeNetwork] = WeakKeyDictionary()
 
     def to_config(self) -> dict[str, Any]:
         return {"settings": asdict(self.config), "devices": self.devices}
@@ -195,10 +197,15 @@ class Placeto(PolicyDefaults, nn.Module):
         noise_tensor = torch.as_tensor(logit_noise, dtype=torch.float32, device=torch_device)
         log_probs, logit_shifts = [], []
         start_history: list[NDArray[np.float32]] = []
+        network = None if len(observations) > 1 else self._episode_network(observations[0])
+        episode_steps = network and EpisodeSteps(network, count)
         for at in range(batch.groups):
-            step = torch.full((len(observations), count), at, device=torch_device)
-            times = self._start_times(observations, device, start_history)
-            logits = self._logits(batch, self._attributes(batch, device, step, times), step)
+            if episode_steps:
+                logits = episode_steps.logits(at, device[0])[None]
+            else:
+                step = torch.full((len(observations), count), at, device=torch_device)
+                times = self._start_times(observations, device, start_history)
+                logits = self._logits(batch, self._attributes(batch, device, step, times), step)
             if noise:
                 logit_shift = noise_tensor[:, at] * logits.square().mean(dim=2, keepdim=True).sqrt()
                 logit_shifts.append(logit_shift)
@@ -232,13 +239,23 @@ class Placeto(PolicyDefaults, nn.Module):
         return results
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        return self.score_all([problem], [episodes])[0]
+        observation, actions = self._observe(problem), episodes.actions
+        network, pairs = self._episode_network(observation), np.nonzero(learned_decisions(actions))
+        if network is None or len(pairs[0]) < actions["device"].size:
+            return self.score_all([problem], [episodes])[0]
+        start, choice = (
+            torch.as_tensor(actions[name], dtype=torch.long, device=self._torch_device)
+            for name in ("start", "device")
+        )
+        return decision_scores(
+            observation, actions, network.logits(start, choice).flatten(0, 1), pairs
+        )
 
     def score_all(self, problems: Sequence[Problem], episodes: Sequence[Episodes]) -> list[Scores]:
-        """Scores of each problem's episodes; all states are known, so they are one batch."""
+        """Scores of each problem's episodes, state by state: all are known, so they are a batch."""
         observations, torch_device = [self._observe(item) for item in problems], self._torch_device
+        learned_pairs = [np.nonzero(learned_decisions(item.actions)) for item in episodes]
         batch = ObservationBatch.of(observations)
-        learned_pairs = [np.nonzero(_learn_mask(item.actions)) for item in episodes]
         max_states = max(len(rows) for rows, _ in learned_pairs)
         device = torch.zeros((len(observations), batch.groups, max_states), dtype=torch.long)
         times = torch.zeros(device.shape) if self.config.times else None
@@ -263,7 +280,7 @@ class Placeto(PolicyDefaults, nn.Module):
             zip(observations, episodes, learned_pairs, strict=True)
         ):
             scores.append(
-                _scores(
+                decision_scores(
                     observation, item.actions, logits[at, : len(rows_and_steps[0])], rows_and_steps
                 )
             )
@@ -422,6 +439,14 @@ class Placeto(PolicyDefaults, nn.Module):
             embeddings.append(x)
         return torch.cat(embeddings, dim=3) if embeddings else embedding
 
+    def _episode_network(self, observation: PlacetoObservation) -> EpisodeNetwork | None:
+        """The network over whole episodes; None where every step changes all start times."""
+        if self.config.times:
+            return None
+        if observation not in self._networks:
+            self._networks[observation] = EpisodeNetwork(self, observation)
+        return self._networks[observation]
+
     def _observe(self, problem: Problem) -> PlacetoObservation:
         torch_device, cached = self._torch_device, self._observations.get(problem)
         if cached is None or cached.legal.device != torch_device:
@@ -439,38 +464,6 @@ class Placeto(PolicyDefaults, nn.Module):
                 self.config.means,
             )
         return self._observations[problem]
-
-
-def _learn_mask(actions: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Episodes × decisions: whether to learn from each."""
-    all_decisions = np.ones(actions["device"].shape, dtype=bool)
-    return actions.get("counted", all_decisions)
-
-
-def _scores(
-    observation: PlacetoObservation,
-    actions: Mapping[str, NDArray[Any]],
-    logits: torch.Tensor,
-    pairs: tuple[NDArray[np.int64], ...],
-) -> Scores:
-    """Scores of a problem's episodes, from logits of (episode, step) pairs."""
-    torch_device, (rows, steps) = logits.device, pairs
-    if "added" in actions:
-        logits = logits + torch.as_tensor(actions["added"][rows, steps], device=torch_device)
-    legal = observation.legal[torch.as_tensor(steps, device=torch_device)]
-    choice = torch.as_tensor(actions["device"][rows, steps], dtype=torch.long, device=torch_device)
-    log_prob, entropy = log_prob_and_entropy(logits.masked_fill(~legal, MASKED_LOGIT), choice)
-    shape = actions["device"].shape
-    # Entropy is divided by this share, so that it estimates that of all decisions.
-    sampled_share = len(rows) / max(shape[0] * shape[1], 1)
-    position = torch.as_tensor(rows * shape[1] + steps, device=torch_device)
-    all_values = torch.zeros((2, shape[0] * shape[1]), device=torch_device)
-    all_values = all_values.index_copy(
-        1, position, torch.stack([log_prob, entropy / max(sampled_share, 1e-9)])
-    )
-    by_episode = all_values.reshape(2, *shape)
-    head = HeadScores("devices", by_episode[0], by_episode[1], uniform_entropy(observation.legal))
-    return Scores((head,))
 
 
 def mlp(*widths: int, last_relu: bool = False) -> nn.Sequential:
