@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.policies.exploration_noise import correlated_noise
+from placewright.policies.exploration_noise import correlated_noise, similarities
 
 KINDS = np.repeat(np.eye(2, dtype=np.float32), 4, axis=0)
 """Eight groups: four made of one kind of op, then four of another."""
 NEAR = (KINDS @ KINDS.T - np.eye(8)).astype(np.float32)
 """They exchange tensors with their like alone."""
+BASES = similarities(KINDS, NEAR)
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return correlated_noise(np.random.default_rng(0), KINDS, NEAR, 4000, 2)
+    return correlated_noise(np.random.default_rng(0), BASES, 4000, 2)
 
 
 def test_each_episode_has_a_size_of_its_own_between_0_and_1(drawn):
@@ -42,7 +43,7 @@ def test_groups_that_are_alike_move_together_and_others_do_not(drawn):
 def test_groups_without_any_difference_get_numbers_all_the_same():
     """All of one kind says nothing about kinds: that way to draw gives zeros."""
     same = correlated_noise(
-        np.random.default_rng(0), np.ones((4, 1), np.float32), np.zeros((4, 4)), 40, 2
+        np.random.default_rng(0), similarities(np.ones((4, 1), np.float32), np.zeros((4, 4))), 40, 2
     )
     assert np.isfinite(same).all()
     still = ~same.any(axis=(1, 2))
@@ -51,14 +52,14 @@ def test_groups_without_any_difference_get_numbers_all_the_same():
 
 def test_the_same_generator_draws_the_same():
     one, same, other = (
-        correlated_noise(np.random.default_rng(seed), KINDS, NEAR, 3, 2) for seed in (1, 1, 2)
+        correlated_noise(np.random.default_rng(seed), BASES, 3, 2) for seed in (1, 1, 2)
     )
     assert (one == same).all()
     assert (one != other).any()
 
 
 def test_patches_shake_a_few_groups_as_one_and_leave_the_others_alone():
-    drawn = correlated_noise(np.random.default_rng(0), KINDS, NEAR, 4000, 2, patches=True)
+    drawn = correlated_noise(np.random.default_rng(0), BASES, 4000, 2, patches=True)
     shaken = drawn.any(axis=2)
     patched = ~shaken.all(axis=1)
     assert patched.mean() == pytest.approx(0.5, abs=0.03)

@@ -17,6 +17,7 @@ from placewright.policies._additive_attention import BLOCK, gradients, scores
 MAX_KEY = 30.0
 """The largest key that the kernel computes with."""
 _MAX_QUERY = 43.0  # e^2q and its inverse are float32; with any such key the tanh is then 1 or -1
+_BLOCK_NODES = 64  # whose gradients are added up before they are added to others
 _MAX_ELEMENTS = 2**26  # elements of the tensor of sums that PyTorch computes at once
 
 
@@ -89,6 +90,49 @@ class _KernelScores(torch.autograd.Function):
         found = gradients(*(tensor.detach().numpy() for tensor in inputs))
         of_query, of_packed, of_match = (torch.from_numpy(gradient) for gradient in found)
         return of_query, _unpack(of_packed, score_gradient.shape[2]), None, of_match, None, None
+
+
+def node_scores(
+    packed: torch.Tensor, query: torch.Tensor, match: torch.Tensor, row: torch.Tensor, keys: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """e^2q and scores (nodes × keys) of queries (nodes × hidden) that have a row each."""
+    exp_query = _exponential(query)
+    return exp_query, _kernel_scores(exp_query[:, None], packed, match, row, keys)[:, 0]
+
+
+def node_gradients(
+    packed: torch.Tensor,
+    exp_query: torch.Tensor,
+    match: torch.Tensor,
+    row: torch.Tensor,
+    of_scores: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of queries (nodes × hidden), keys (rows × keys × hidden) and match.
+
+    Nodes of one row are blocks of steps for the kernel, which adds up each block by itself.
+    """
+    count = torch.bincount(row, minlength=len(packed))
+    blocks = (count + _BLOCK_NODES - 1) // _BLOCK_NODES
+    order = torch.argsort(row, stable=True)
+    # A node's place: after all blocks of the rows before, and the nodes of its own row.
+    gaps = _BLOCK_NODES * (blocks.cumsum(0) - blocks) - (count.cumsum(0) - count)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(row)) + gaps[row[order]]
+    size = int(blocks.sum()) * _BLOCK_NODES
+    query = exp_query.new_zeros((size, exp_query.shape[1]))
+    query[place] = exp_query
+    scores = of_scores.new_zeros((size, of_scores.shape[1]))
+    scores[place] = of_scores
+    inputs = (
+        query.view(-1, _BLOCK_NODES, query.shape[1]),
+        packed,
+        match,
+        torch.repeat_interleave(blocks),
+        scores.view(-1, _BLOCK_NODES, scores.shape[1]),
+    )
+    found = gradients(*(tensor.detach().numpy() for tensor in inputs))
+    of_query, of_packed, of_match = (torch.from_numpy(gradient) for gradient in found)
+    return of_query.flatten(0, 1)[place], _unpack(of_packed, scores.shape[1]), of_match
 
 
 def _exponential(query: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ the policy that acted can be scored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,22 +20,14 @@ _COSINES = 8  # slow waves over the groups' order
 _DIFFUSION_STEPS = 4  # neighbours up to this many hops away
 
 
-def correlated_noise(
-    rng: np.random.Generator,
-    kind_shares: NDArray[np.float32],
-    adjacency: NDArray[np.float32],
-    episodes: int,
-    devices: int,
-    patches: bool = False,
-) -> NDArray[np.float32]:
-    """Episodes × groups × devices: noise of mean 0 and a random deviation up to 1.
+def similarities(
+    kind_shares: NDArray[np.float32], adjacency: NDArray[np.float32]
+) -> tuple[NDArray[Any], ...]:
+    """Features of groups whose products say how similar two of them are, in four ways.
 
-    Each episode samples the similarity of its groups: by the kinds of their ops, by their
-    neighbours, by their position in the graph, or none.
+    By the kinds of their ops, by their neighbours, by their position in the graph, or not at all.
 
     Args:
-        patches: Whether half of the episodes move one patch of similar groups as one and leave the
-            others alone: a policy that is certain of its plan then tries plans nearby.
         kind_shares: Groups × kinds: the share of each kind of op.
         adjacency: Groups × groups: whether they exchange tensors.
     """
@@ -52,7 +44,24 @@ def correlated_noise(
     by_position = np.cos(np.pi * frequency * (np.arange(count)[:, None] + 0.5) / count) / (
         1 + frequency
     )
-    bases = (by_kind, by_adjacency, by_position, np.eye(count))
+    return by_kind, by_adjacency, by_position, np.eye(count)
+
+
+def correlated_noise(
+    rng: np.random.Generator,
+    bases: tuple[NDArray[Any], ...],
+    episodes: int,
+    devices: int,
+    patches: bool = False,
+) -> NDArray[np.float32]:
+    """Episodes × groups × devices: noise of mean 0 and a random deviation up to 1.
+
+    Args:
+        bases: The `similarities` of groups; each episode takes one of them.
+        patches: Whether half of the episodes move one patch of similar groups as one and leave the
+            others alone: a policy that is certain of its plan then tries plans nearby.
+    """
+    count = len(bases[0])
     noise = np.empty((episodes, count, devices), dtype=np.float32)
     for episode in range(episodes):
         base = bases[int(rng.integers(len(bases)))]

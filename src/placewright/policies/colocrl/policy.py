@@ -17,7 +17,7 @@ from torch import nn
 
 from placewright.files import validation
 from placewright.policies import grouping as op_groups
-from placewright.policies.exploration_noise import correlated_noise
+from placewright.policies.exploration_noise import correlated_noise, similarities
 from placewright.policies.policy import (
     Episodes,
     HeadScores,
@@ -153,11 +153,11 @@ class ColocRL(PolicyDefaults, nn.Module):
         gumbel = np.zeros(size) if greedy else rng.gumbel(size=size)
         logit_noise = None
         if noise > 0 and self.config.shared:
-            kind_shares, adjacency = (
-                tensor.cpu().numpy() for tensor in (observation.kinds, observation.adjacency)
+            bases = similarities(
+                *(tensor.cpu().numpy() for tensor in (observation.kinds, observation.adjacency))
             )
             logit_noise = noise * correlated_noise(
-                rng, kind_shares, adjacency, count, self.devices, self.config.patches
+                rng, bases, count, self.devices, self.config.patches
             )
         elif noise > 0:
             logit_noise = rng.normal(scale=noise, size=size)

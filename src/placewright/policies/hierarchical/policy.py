@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import log_softmax
 
 from placewright.errors import ConfigError
 from placewright.files import validation
 from placewright.policies import grouping as op_groups
-from placewright.policies.exploration_noise import correlated_noise
+from placewright.policies.exploration_noise import correlated_noise, similarities
 from placewright.policies.hierarchical.units import GrouperUnits
 from placewright.policies.policy import (
     Episodes,
@@ -164,7 +166,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
         rng = np.random.default_rng(seed)
         row_of = np.arange(count) // self.config.placements
         rows = int(row_of[-1]) + 1
-        logits = self._grouper_logits(observation).expand(rows, -1, -1)
+        logits = self._grouper_logits(observation)  # of all rows alike, unless noise is added
         gumbel = self._random_tensor(np.zeros, (rows, len(observation.units), groups))
         actions: dict[str, NDArray[Any]] = {"of": row_of}
         if noise > 0 and not self.config.shared:
@@ -174,9 +176,9 @@ class Hierarchical(PolicyDefaults, nn.Module):
             )
             actions["group_added"], logits = group_shift.cpu().numpy(), logits + group_shift
         if not greedy:
-            gumbel = self._random_tensor(rng.gumbel, gumbel.shape)
+            gumbel = self._random_tensor(partial(_sample_gumbel, rng), gumbel.shape)
         group = (logits + gumbel).argmax(dim=2)
-        group_log_prob = log_prob_and_entropy(logits, group)[0]
+        group_log_prob = _group_scores(logits, group)[0]
         size = (count, groups, self.devices)
         logit_noise = None
         if noise > 0 and self.config.shared:
@@ -189,7 +191,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
         device, device_log_prob, device_shift = self.placer.sample(
             self._encode(observation, group, rows_of_episodes),
             observation.legal,
-            self._random_tensor(np.zeros if greedy else rng.gumbel, size),
+            self._random_tensor(np.zeros if greedy else partial(_sample_gumbel, rng), size),
             logit_noise,
         )
         if device_shift is not None:
@@ -209,7 +211,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
             key: torch.as_tensor(val, device=torch_device) for key, val in episodes.actions.items()
         }
         rows_of_episodes, group = actions["of"], actions["group"]
-        logits = self._grouper_logits(observation).expand(len(group), -1, -1)
+        logits = self._grouper_logits(observation)
         if not self.config.learn_groups:
             logits = logits.detach()
         best_actions = (
@@ -221,14 +223,12 @@ class Hierarchical(PolicyDefaults, nn.Module):
             else {}
         )
         log_prob_of_best = (
-            log_prob_and_entropy(logits, best_actions["group"].expand(len(group), -1))[0][
-                rows_of_episodes
-            ]
+            _group_scores(logits, best_actions["group"].expand(len(group), -1))[0][rows_of_episodes]
             if best
             else None
         )
         logits = logits + actions["group_added"] if "group_added" in actions else logits
-        group_log_prob, group_entropy = log_prob_and_entropy(logits, group)
+        group_log_prob, group_entropy = _group_scores(logits, group)
         device_log_prob, device_entropy, device_log_prob_of_best = self.placer.score(
             self._encode(observation, group, rows_of_episodes),
             observation.legal,
@@ -301,6 +301,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
         self, observation: _HierarchicalObservation, group: torch.Tensor, row_of: torch.Tensor
     ) -> EncoderMemory:
         """Features of groups (rows × units) for the placer, encoded once for each grouping."""
+        group, number = torch.unique(group, dim=0, return_inverse=True)
         rows, units = group.shape
         count, kinds = self.config.groups, len(self.kinds)
         group_index = group + count * torch.arange(rows, device=group.device)[:, None]
@@ -324,7 +325,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
                 else [torch.maximum(adjacency, transposed)]
             ),
         ]
-        return self.placer.encode(torch.cat(parts, dim=2), row_of)
+        return self.placer.encode(torch.cat(parts, dim=2), number[row_of])
 
     def _correlated_noise(
         self,
@@ -337,17 +338,17 @@ class Hierarchical(PolicyDefaults, nn.Module):
         count, kind = self.config.groups, observation.kind.cpu().numpy()
         source, target = observation.source.cpu().numpy(), observation.target.cpu().numpy()
         samples = []
-        for row, episodes in enumerate(np.bincount(row_of)):
-            kinds = np.zeros((count, len(self.kinds)), dtype=np.float32)
-            np.add.at(kinds, (group[row], kind), 1.0)
-            kinds /= np.maximum(kinds.sum(axis=1, keepdims=True), 1.0)
-            adjacency = np.zeros((count, count), dtype=np.float32)
-            adjacency[group[row][source], group[row][target]] = 1.0
-            adjacency = np.maximum(adjacency, adjacency.T)
-            noise = correlated_noise(
-                rng, kinds, adjacency, int(episodes), self.devices, self.config.patches
-            )
-            samples.append(noise)
+        bases: dict[bytes, tuple[NDArray[Any], ...]] = {}  # of each grouping that is new
+        for row, episodes in zip(group, np.bincount(row_of).tolist(), strict=True):
+            if row.tobytes() not in bases:
+                kinds = np.zeros((count, len(self.kinds)), dtype=np.float32)
+                np.add.at(kinds, (row, kind), 1.0)
+                kinds /= np.maximum(kinds.sum(axis=1, keepdims=True), 1.0)
+                adjacency = np.zeros((count, count), dtype=np.float32)
+                adjacency[row[source], row[target]] = 1.0
+                bases[row.tobytes()] = similarities(kinds, np.maximum(adjacency, adjacency.T))
+            own = bases[row.tobytes()]
+            samples.append(correlated_noise(rng, own, episodes, self.devices, self.config.patches))
         return torch.as_tensor(np.concatenate(samples), device=self.placer.go.device)
 
     def _random_tensor(self, sample: Any, size: tuple[int, ...]) -> torch.Tensor:
@@ -381,6 +382,24 @@ class Hierarchical(PolicyDefaults, nn.Module):
         }
         self._observations[problem] = _HierarchicalObservation(units, **tensors)
         return self._observations[problem]
+
+
+def _group_scores(logits: torch.Tensor, group: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies (rows × units) of groups; one row of logits serves all."""
+    if len(logits) == len(group):
+        return log_prob_and_entropy(logits, group)
+    log_probs = log_softmax(logits[0], dim=1)
+    entropy = -(log_probs.exp() * log_probs.clamp(min=-100.0)).sum(dim=1)
+    entry = group + log_probs.shape[1] * torch.arange(len(log_probs), device=group.device)
+    log_prob = log_probs.flatten().index_select(0, entry.flatten()).view(group.shape)
+    return log_prob, entropy.expand(group.shape)
+
+
+def _sample_gumbel(rng: np.random.Generator, size: tuple[int, ...]) -> NDArray[np.float64]:
+    """As `rng.gumbel`, of the same random numbers, several times as fast."""
+    uniform = np.minimum(1.0 - rng.random(size), np.nextafter(1.0, 0.0))
+    result: NDArray[np.float64] = -np.log(-np.log(uniform))
+    return result
 
 
 def _group_bias(
