@@ -8,7 +8,13 @@ import torch
 
 from placewright.policies import _additive_attention as kernel
 from placewright.policies import seq2seq
-from placewright.policies.additive_attention import MAX_KEY, AttentionKeys, torch_scores
+from placewright.policies.additive_attention import (
+    MAX_KEY,
+    AttentionKeys,
+    node_gradients,
+    node_scores,
+    torch_scores,
+)
 from placewright.policies.seq2seq import Placer
 
 
@@ -40,6 +46,27 @@ def test_scores_and_gradients_are_those_of_the_definition(keys: int, rows: int) 
     torch.testing.assert_close(scores.double(), expected, rtol=0, atol=2e-5)
     for own, right in zip(ours, exact, strict=True):
         torch.testing.assert_close(own.grad.double(), right.grad, rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("keys", [16, 17])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("nodes", [1, 130])
+def test_nodes_have_the_scores_and_gradients_of_the_definition(
+    keys: int, rows: int, nodes: int
+) -> None:
+    query, key, match, row = sample_inputs(nodes, 1, keys, 24, rows)
+    weight = torch.as_tensor(np.random.default_rng(1).normal(size=(nodes, keys)))
+    packed = AttentionKeys.of(key, row).packed
+    assert packed is not None
+    exp_query, scores = node_scores(packed, query[:, 0], match, row, keys)
+    found = node_gradients(packed, exp_query, match, row, weight.float())
+    exact = [tensor.double().requires_grad_() for tensor in (query, key, match)]
+    expected = torch_scores(exact[0], exact[1][row], exact[2])[:, 0]
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(scores.double(), expected, rtol=0, atol=2e-5)
+    for own, right in zip(found, exact, strict=True):
+        gradient = right.grad.view(own.shape)
+        torch.testing.assert_close(own.double(), gradient, rtol=1e-4, atol=1e-4)
 
 
 def test_scores_are_right_where_exponentials_of_queries_would_overflow() -> None:

@@ -94,19 +94,25 @@ def test_scores_use_the_tree_that_was_sampled_while_nothing_changes(monkeypatch,
     monkeypatch.setattr(
         TreeDecoder, "decode", lambda self, device: (steps.append(1), decode(self, device))
     )
-    episodes = policy.act(problem, 30, seed=5)
+    episodes = policy.act(problem, 70, seed=5)
     first = policy.score(problem, episodes).log_prob
     assert not steps
     again = policy.score(problem, episodes).log_prob
     assert steps == [1]
     assert torch.equal(first, again)  # to the last bit, whoever computes
     np.testing.assert_allclose(first.detach().numpy(), episodes.log_prob, rtol=1e-4, atol=1e-5)
-    episodes = policy.act(problem, 30, seed=6)
+    episodes = policy.act(problem, 70, seed=6)
     with torch.no_grad():
         policy.placer.out.weight *= 0.5
     changed = policy.score(problem, episodes).log_prob
     assert len(steps) == 2
     assert (changed.detach().numpy() - episodes.log_prob).max() > 0.01
+
+
+def test_few_episodes_are_decoded_one_by_one(problem):
+    policy = make_policy(CONFIGS["colocrl"], problem)
+    policy.act(problem, 4, seed=5)
+    assert policy.placer._sampled is None
 
 
 def test_a_policy_that_is_sure_of_its_plan_has_few_nodes(problem):

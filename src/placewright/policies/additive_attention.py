@@ -121,18 +121,18 @@ def node_gradients(
     size = int(blocks.sum()) * _BLOCK_NODES
     query = exp_query.new_zeros((size, exp_query.shape[1]))
     query[place] = exp_query
-    scores = of_scores.new_zeros((size, of_scores.shape[1]))
-    scores[place] = of_scores
+    slopes = of_scores.new_zeros((size, of_scores.shape[1]))
+    slopes[place] = of_scores
     inputs = (
         query.view(-1, _BLOCK_NODES, query.shape[1]),
         packed,
         match,
         torch.repeat_interleave(blocks),
-        scores.view(-1, _BLOCK_NODES, scores.shape[1]),
+        slopes.view(-1, _BLOCK_NODES, slopes.shape[1]),
     )
     found = gradients(*(tensor.detach().numpy() for tensor in inputs))
     of_query, of_packed, of_match = (torch.from_numpy(gradient) for gradient in found)
-    return of_query.flatten(0, 1)[place], _unpack(of_packed, scores.shape[1]), of_match
+    return of_query.flatten(0, 1)[place], _unpack(of_packed, slopes.shape[1]), of_match
 
 
 def _exponential(query: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from placewright.policies.additive_attention import AttentionKeys
 from placewright.policies.seq2seq_tree import DecoderInputs, TreeDecoder, tree_logits
 
 MASKED_LOGIT = -1e9  # the logit of an illegal device
+_MIN_TREE_EPISODES = 64  # below, a decoder of each by itself is faster
 _MAX_KEPT_STEPS = 2**15  # of all episodes, whose decoder is kept until they are scored
 
 
@@ -103,9 +104,11 @@ class Placer(nn.Module):
         Returns:
             Devices and their log-probabilities (episodes × groups), and the noise on the logits.
         """
-        decoder: TreeDecoder | _EpisodeDecoder = _EpisodeDecoder(self, memory)
-        if memory.keys.packed is not None:
+        decoder: TreeDecoder | _EpisodeDecoder
+        if _makes_tree(memory.keys):
             decoder = self._tree_decoder(self._decoder_inputs(memory), memory.keys)
+        else:
+            decoder = _EpisodeDecoder(self, memory)
         devices, masked_logits, logit_shifts = [], [], []
         for at in range(gumbel.shape[1]):
             logits = self._limited(decoder.step())
@@ -154,7 +157,7 @@ class Placer(nn.Module):
 
     def _all_logits(self, memory: EncoderMemory, device: torch.Tensor) -> torch.Tensor:
         """Episodes × steps × devices, of sampled devices."""
-        if memory.keys.packed is not None:
+        if _makes_tree(memory.keys):
             inputs = self._decoder_inputs(memory)
             return tree_logits(self._decoded(inputs, memory.keys, device), inputs)
         start_input = self.go.expand(len(device), -1)[:, None]
@@ -198,6 +201,10 @@ class Placer(nn.Module):
             return sampled[0]
         decoder.decode(device)
         return decoder
+
+
+def _makes_tree(keys: AttentionKeys) -> bool:
+    return keys.packed is not None and len(keys.row_of) >= _MIN_TREE_EPISODES
 
 
 class _EpisodeDecoder:

@@ -397,9 +397,13 @@ def _group_scores(logits: torch.Tensor, group: torch.Tensor) -> tuple[torch.Tens
 
 def _sample_gumbel(rng: np.random.Generator, size: tuple[int, ...]) -> NDArray[np.float64]:
     """As `rng.gumbel`, of the same random numbers, several times as fast."""
-    uniform = np.minimum(1.0 - rng.random(size), np.nextafter(1.0, 0.0))
-    result: NDArray[np.float64] = -np.log(-np.log(uniform))
-    return result
+    values: NDArray[np.float64] = rng.random(size)
+    np.subtract(1.0, values, out=values)
+    np.minimum(values, np.nextafter(1.0, 0.0), out=values)
+    for _ in range(2):
+        np.log(values, out=values)
+        np.negative(values, out=values)
+    return values
 
 
 def _group_bias(
