@@ -92,6 +92,15 @@ def assert_same(trainer, expected):
         assert (mine.best_placement == other.best_placement).all()
 
 
+@pytest.mark.parametrize("name", ["colocrl", "hierarchical"])
+def test_large_micro_batches_decode_a_tree_and_do_not_depend_on_workers(problem, name):
+    """Of 64 episodes, which share the steps of those that begin alike."""
+    recipe = small(name, episodes=128)
+    expected = run(problem, recipe, 2, micro_batch=64)
+    with open_workers("threads:2") as workers:
+        assert_same(run(problem, recipe, 2, micro_batch=64, workers=workers), expected)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_workers_of_any_kind_and_number_end_with_the_weights_of_one_process(problem, name, workers):
     trainer = run(problem, small(name), workers=workers, micro_batch=small_size(name))
