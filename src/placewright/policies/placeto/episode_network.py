@@ -79,7 +79,7 @@ class EpisodeNetwork:
         start: torch.Tensor,
         choice: torch.Tensor,
         embeddings: torch.Tensor,
-        *told: torch.Tensor,
+        *message_tables: torch.Tensor,
     ) -> torch.Tensor:
         """Steps × episodes × devices, from devices of groups × episodes."""
         layout, policy, group = self.layout, self.policy, self.first_group
@@ -89,7 +89,7 @@ class EpisodeNetwork:
         own = functional.embedding(entry, embeddings)
         ends = []
         for levels, table, tell, hear in zip(
-            layout.levels, told, policy.tell, policy.hear, strict=True
+            layout.levels, message_tables, policy.tell, policy.hear, strict=True
         ):
             messages = functional.embedding(entry, table)
             for number, level in enumerate(levels, 1):
@@ -118,7 +118,7 @@ class EpisodeSteps:
 
     def __init__(self, network: EpisodeNetwork, episodes: int) -> None:
         self.network, policy = network, network.policy
-        self.embeddings, *self.told = network.tables()
+        self.embeddings, *self.message_tables = network.tables()
         hidden = self.embeddings.shape[1]
         layout, groups = network.layout, network.groups
         self.own = self.embeddings.new_zeros((groups, episodes, hidden))
@@ -139,9 +139,9 @@ class EpisodeSteps:
         group = network.first_group[rows]
         entry = network.first_entry[rows, None] + device[group]
         self.own[group] = self.embeddings[entry]
-        for levels, told, messages, end, hears, tell, hear in zip(
+        for levels, table, messages, end, hears, tell, hear in zip(
             layout.levels,
-            self.told,
+            self.message_tables,
             self.messages,
             self.ends,
             layout.neighbours,
@@ -149,7 +149,7 @@ class EpisodeSteps:
             policy.hear,
             strict=False,
         ):
-            messages[0][group] = told[entry]
+            messages[0][group] = table[entry]
             for number, level in enumerate(levels):
                 changed, incoming = level.by_step[step]
                 heard = hear(incoming.multiply(messages[number]))
