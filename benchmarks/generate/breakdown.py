@@ -1,14 +1,16 @@
 """Time to first token of a Llama with random weights, by stage.
 
     python -m benchmarks.generate.breakdown                    16 small layers, two CPU workers
-    python -m benchmarks.generate.breakdown --way plan         `profile`, `solve` and `apply`
+    python -m benchmarks.generate.breakdown --ways plan        `profile`, `solve` and `apply`
     python -m benchmarks.generate.breakdown --layers 4 --hidden 64
 
-`place` captures prefill and decode with their caches in a dry run; its second start takes the plan
-from the cache. `plan` is what came before it: a plan for one token without a cache, measured in a
-child process with random weights, then `apply` and `generate`. CPU seconds count all threads of the
-process, and say more than seconds on a machine that others use. Each way is a process of its own
-with an empty cache.
+`place` captures prefill and decode with their caches in a dry run; `place again` is a second start,
+which takes the plan from the store. Each of the two workers may have three quarters of the weights,
+so that both are used. `plan` is what came before `place`: a plan for one token without a cache,
+measured in a child process with random weights, then `apply` and `generate`. CPU seconds count all
+threads of the process, and say more than seconds on a machine that others use. Traces take as long
+for narrow layers as for wide ones. Each way is a process of its own, and begins with an empty
+cache.
 """
 
 from __future__ import annotations
@@ -29,15 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 WAYS = ("plan", "place", "place again")
+FIRST_TOKEN = "first token"
+WORKSPACE = 16 * 2**20
+"""Bytes of each worker's limit besides weights."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, __spec__.name)
     option = parser.add_argument
-    option("--way", choices=WAYS, help="one way only; else all")
+    option("--ways", nargs="+", choices=WAYS, default=WAYS, help="which, in this order")
     option("--layers", type=int, default=16, help="layers of the Llama")
     option("--hidden", type=int, default=512, help="its hidden size")
-    option("--prompt", type=int, default=128, help="tokens of the prompt")
+    option("--prompt", type=int, default=512, help="tokens of the prompt")
     option("--budget", type=float, default=5.0, help="seconds of the search")
     option("--out", type=Path, default=Path("out/generate-breakdown.jsonl"), help="file of rows")
     option("--child", help=argparse.SUPPRESS)
@@ -48,11 +53,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     results = ResultFile(arguments.out, lambda row: None)
     table = Table("way", "stage", "seconds", "CPU seconds")
     with tempfile.TemporaryDirectory() as cache:
-        for way in [arguments.way] if arguments.way else WAYS:
+        for way in arguments.ways:
             row = results.append(run_child(way, cache, arguments))
-            for stage, seconds, cpu_seconds in row["stages"]:
-                table.row(way, stage, f"{seconds:.1f}", f"{cpu_seconds:.1f}")
-            totals = [sum(stage[at] for stage in row["stages"]) for at in (1, 2)]
+            totals = [0.0, 0.0]
+            for stage, *figures in row["stages"]:
+                table.row(way, stage, *(f"{figure:.1f}" for figure in figures))
+                totals = [total + figure for total, figure in zip(totals, figures, strict=True)]
+                if stage == FIRST_TOKEN:
+                    table.row(way, "to the first token", *(f"{total:.1f}" for total in totals))
             table.row(way, "in all", *(f"{total:.1f}" for total in totals))
 
 
@@ -93,30 +101,33 @@ def run_way(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     import transformers
 
     import placewright as pw
-    from placewright.profiling.machine_profile import profile_machine
 
     model = build_llama(arguments)
+    stages.end("imports, the model")
     prompt = torch.randint(2, 100, (1, arguments.prompt))
-    profile_machine()
-    stages.end("imports, the model, the machine")
     if way == "plan":
         for name in _plan_stages(model, arguments):
             stages.end(name)
     else:
-        mix = pw.Generate(prompt=arguments.prompt, new_tokens=32)
+        size = sum(weight.nbytes for weight in model.parameters())
+        limit = size * 3 // 4 + WORKSPACE
         pw.place(
             model,
-            workload=mix,
+            limits={"cpu0": limit, "cpu1": limit},
+            workload=pw.Generate(prompt=arguments.prompt, new_tokens=32),
+            cluster="here:workers=2",
             budget=arguments.budget,
             store=Path(os.environ["XDG_CACHE_HOME"]) / "store.sqlite",  # of this benchmark alone
             notify=lambda line: stages.end(line.partition(":")[0]),
         )
     model.generate(prompt, max_new_tokens=1, do_sample=False)
-    stages.end("first token")
+    stages.end(FIRST_TOKEN)
     model.generate(prompt, max_new_tokens=3, do_sample=False)
-    stages.end("two more tokens")
+    stages.end("3 tokens")
     model.generate(prompt[:, :-3], max_new_tokens=3, do_sample=False)
-    stages.end("another length, 3 tokens")
+    stages.end("3 tokens of another length")
+    model.generate(prompt.repeat(1, 2), max_new_tokens=3, do_sample=False)
+    stages.end("3 tokens in another bucket")
     return {
         "way": way,
         "layers": arguments.layers,
