@@ -10,6 +10,9 @@ in random order in every round: `auto`'s, all on one machine, and the best balan
 whether predictions are within 15 %, whether `auto` takes one machine or two as measurement does (a
 difference of less than 5 % counts as none), and whether it is ever slower than one machine.
 
+Models named `train-…` run training steps instead: micro-batches in flight, whose gradients are
+summed where the weights are, and which update all weights after each round.
+
 It needs two idle cores: a busy one lengthens measured periods, not predicted ones. Op times are
 measured once and cached beside the results: delete that folder with them to begin anew.
 """
@@ -47,7 +50,8 @@ if TYPE_CHECKING:
     import placewright as pw
     from benchmarks.common import Row
 
-MODELS = ["chain", "gpt2", "tiny"]
+TRAINING = "train-"
+MODELS = ["chain", "gpt2", "tiny", "train-chain", "train-gpt2", "train-tiny"]
 BANDWIDTHS = [0.1, 1.0, 3.0, 10.0]
 """Gb/s."""
 TOLERANCE, BAND = 0.15, 0.05
@@ -62,10 +66,13 @@ def build(name: str) -> Any:
     from torch import nn
 
     torch.manual_seed(0)
+    name = name.removeprefix(TRAINING)
     if name == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        model = GPT2LMHeadModel(GPT2Config(use_cache=False)).eval()
+        # Dropout, which only training has, would be on the first machine.
+        rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        model = GPT2LMHeadModel(GPT2Config(use_cache=False, **rates)).eval()
         return model, (torch.randint(0, 50257, (1, 128)),)
     width, layers, rows = (1024, 12, 256) if name == "chain" else (128, 6, 64)
     parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
@@ -107,7 +114,8 @@ def plan_period(
     from placewright.runtime.distributed.session import RankSession
 
     if rank == 0:  # while the other process waits for the session
-        profile = pw.profile(model, example, workers=1, budget=args.budget)
+        training = args.model.startswith(TRAINING)
+        profile = pw.profile(model, example, training=training, workers=1, budget=args.budget)
         machine = profile.machine
     else:
         machine = profile_machine(1)
@@ -192,7 +200,8 @@ def run_plans(
     from placewright.runtime.meter import time_steps
     from placewright.runtime.program.program import build_program
 
-    program = build_program(model, example)
+    training = args.model.startswith(TRAINING)
+    program = build_program(model, example, training=training)
     session = RankSession({"purpose": "plans"}, limit=BandwidthLimit(bandwidth))
     executors = {}
     for name in names:
@@ -206,8 +215,12 @@ def run_plans(
     periods: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for name in rng.sample(list(names), len(names)):
-            timed = time_steps(executors[name], example, {}, STEPS, WARMUP_STEPS, IN_FLIGHT)
+            executor = executors[name]
+            executor.accumulate_gradients(training)
+            timed = time_steps(executor, example, {}, STEPS, WARMUP_STEPS, IN_FLIGHT)
             periods[name].append(timed.seconds)
+            if training:
+                executor.apply_gradients(WARMUP_STEPS + STEPS * IN_FLIGHT)
     session.close()
     return periods
 

@@ -22,6 +22,18 @@ def build():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
     return model.eval(), (torch.randn(2, 8),), {}
 
+class Loss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = build()[0]
+
+    def forward(self, x):
+        return (self.inner(x) - x).square().mean()
+
+def build_training():
+    torch.manual_seed(0)
+    return Loss(), (torch.randn(2, 8),), {}
+
 def build_and_die():
     if os.environ["RANK"] == "1":
         threading.Thread(target=die, daemon=True).start()
@@ -75,6 +87,20 @@ def test_a_plan_of_two_hosts_runs_under_torchrun_with_the_models_outputs(model):
     data = json.loads(out)  # rank 0's alone
     assert data["verified"] == {"difference": 0.0}
     assert data["period"] > 0
+
+
+@pytest.mark.slow
+def test_a_training_plan_of_two_hosts_runs_under_torchrun_and_is_verified(run, tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    name, options = "model.py:build_training", ["--training", "--optimizer", "adam"]
+    options += ["--caller", "--pin", "inner.0.*=node1/cpu", "--no-explain", "--store", "none"]
+    placed = run("place", name, "--on", "2x(cpu)@10GbE", *options, "-o", "plan.json")
+    assert placed.status == 0, placed.err
+    status, out, err = torchrun(
+        "execute", "plan.json", "--model", name, "--steps", 2, "--verify", "--store", "none"
+    )
+    assert status == 0, err
+    assert "verified: loss, gradients and updated weights of the ranks differ" in out
 
 
 def test_a_plan_of_two_hosts_in_one_process_says_to_start_more(run, model):

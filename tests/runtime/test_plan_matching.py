@@ -37,6 +37,23 @@ def test_staging_buffers_grow_with_weights_that_were_cast(model):
     assert matched.ops == plan.ops
 
 
+def test_the_update_of_a_weight_that_was_frozen_is_on_the_weights_device(model):
+    """The module's other ops are elsewhere, and an update there would change a copy."""
+    model[0].requires_grad_(False)
+    problem = Problem(from_torch(model, (X,), training=True), workers())
+    weight = problem.graph.position["0.weight"]
+    is_elsewhere = [
+        at != weight and op.kind != "input" and (op.kind != "view" or (weight, 0) not in op.inputs)
+        for at, op in enumerate(problem.graph.ops)
+    ]
+    plan = Plan.of(problem, np.array(is_elsewhere, dtype=np.int32))
+    model.requires_grad_(True)
+    matched = match_plan(plan, from_torch(model, (X,), training=True))
+    device_of = dict(zip(matched.ops, matched.placement.tolist(), strict=True))
+    assert (device_of["0.weight"], device_of["0.weight.update"]) == (0, 0)
+    assert device_of["2.bias.update"] == 1
+
+
 def random_order(graph, seed):
     """A random topological order, as priorities."""
     rng, turns = np.random.default_rng(seed), {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from placewright import files
-from placewright.errors import ConfigError, PlanError
+from placewright.errors import PlanError
 from placewright.runtime.distributed.caller_problem import without_caller
 from placewright.runtime.distributed.rank_model import RankOptions, apply_on_ranks, spans_ranks
 from placewright.runtime.placed_model import PlacedModel
@@ -47,8 +47,9 @@ def apply(
     (a whole training step), `pipeline` (several calls in flight), `remove`.
 
     If the plan's devices are named `HOST/DEVICE` and a process group is initialised, each rank runs
-    the devices of one host. All ranks call this; rank 0 then calls the model, and the others call
-    `model.placed.serve()`, which returns after `model.placed.close()` on rank 0.
+    the devices of one host. All ranks call this; rank 0 then calls the model, or runs its training
+    steps, and the others call `model.placed.serve()`, which returns after `model.placed.close()` on
+    rank 0. `model.placed.gather_weights()` has all weights on rank 0.
 
     Args:
         plan: A plan, a result, or a file that holds one. Of a plan for a workload, each graph takes
@@ -79,8 +80,6 @@ def apply(
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
     if spans_ranks(planned[-1].plan, ranks):
-        if optimizer is not None:
-            raise ConfigError("training steps cannot run on several ranks: leave the optimizer out")
         apply_on_ranks(
             planned[-1].plan,
             model,
@@ -90,6 +89,7 @@ def apply(
             host_kernels,
             planned,
             RankOptions.of(ranks),
+            optimizer,
         )
         return model
     placed_model = PlacedModel(

@@ -104,6 +104,8 @@ class Executor:
         self._next_step = 0
         self._caller: int | None = None  # the thread of the latest step
         self._failure: str | None = None
+        self.accumulates_gradients = False
+        """Whether steps sum gradients, until `apply_gradients` changes the weights."""
         self._start()
 
     _has_peers = False  # whether other processes have devices of the plan
@@ -322,11 +324,18 @@ class Executor:
     def stateless(self) -> bool:
         """Whether steps are independent, so that several may be in flight."""
         kinds = {op.kind for op in self.program.graph.ops}
-        return STATE not in kinds and ("optimizer" not in kinds or self._accumulates_gradients)
+        return STATE not in kinds and ("optimizer" not in kinds or self.accumulates_gradients)
 
-    @property
-    def _accumulates_gradients(self) -> bool:
-        return all(update.accumulates for update in weight_updates(self.jobs.values()))
+    def accumulate_gradients(self, accumulates: bool) -> None:
+        """Let steps from now on sum gradients, or change the weights themselves again."""
+        self.accumulates_gradients = accumulates
+        for update in weight_updates(self.jobs.values()):
+            update.accumulates = accumulates
+
+    def apply_gradients(self, count: int) -> None:
+        """Change the weights by the mean gradient of the last steps; 0: forget their sums."""
+        for update in weight_updates(self.jobs.values()):
+            update.apply(count)
 
     def takes_memory_of_another_thread(self, tensors: Mapping[int, torch.Tensor]) -> bool:
         """Whether a step would use states of another thread's caller, who may read them meanwhile.

@@ -51,8 +51,9 @@ class AccumulatingUpdate:
         return (self.weight.new_empty(0),)
 
     def apply(self, count: int) -> None:
-        """Update the weight by the mean of the summed gradients."""
-        if self.weight is None or self.gradient_sum is None:
+        """Update the weight by the mean of the gradients of some steps; 0: forget their sum."""
+        if self.weight is None or self.gradient_sum is None or not count:
+            self.weight = self.gradient_sum = None
             return
         reads, self.update.gradients = self.update.gradients, (InputRead(1, ()),)
         try:
@@ -121,14 +122,13 @@ def train_micro_batches(
         ConfigError: There are no micro-batches, or the executor does not train.
         ExecutionError: A step changes other states than weights, such as a norm's running mean.
     """
-    updates = weight_updates(executor.jobs.values())
     calls = list(micro_batches)
-    if not updates:
+    if not executor.program.training:
         raise ConfigError("the plan is not for a training step: plan with --training")
     if not calls:
         raise ConfigError("a step of no micro-batches: expected one or more")
-    for update in updates:
-        update.accumulates = True
+    losses: list[torch.Tensor] = []
+    executor.accumulate_gradients(True)
     try:
         if in_flight > 1 and not executor.stateless:
             raise ExecutionError(
@@ -137,13 +137,7 @@ def train_micro_batches(
             )
         results = pipelined_results(executor, calls[0], calls[1:], in_flight, submit)
         losses = [loss for _, loss in results]
-    except BaseException:
-        for update in updates:
-            update.weight = update.gradient_sum = None
-        raise
     finally:
-        for update in updates:
-            update.accumulates = False
-    for update in updates:
-        update.apply(len(calls))
+        executor.accumulate_gradients(False)
+        executor.apply_gradients(len(losses))  # none: a part has failed, or was refused
     return losses

@@ -61,7 +61,7 @@ class PlacedModel:
         for calls in self.part_calls:
             calls.eager_calls = self.calls.eager_calls
         self._saved_attributes: list[tuple[torch.nn.Module, str, Any]] = []
-        self.train = TrainStep(plan, self.calls, optimizer)
+        self.train = self._new_train_step(optimizer)
         self.calls.on_drop = weak_callback(self.train.recapture)
 
     def _new_backend(
@@ -82,6 +82,9 @@ class PlacedModel:
 
     def _new_calls(self, module: torch.nn.Module) -> ModelCalls:
         return ModelCalls(module, self.backend)
+
+    def _new_train_step(self, optimizer: str | OptimizerRule | None) -> TrainStep:
+        return TrainStep(self.plan, self.calls, optimizer)
 
     def __repr__(self) -> str:
         weights: Counter[str] = Counter()

@@ -56,7 +56,7 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
             if input_devices
             else 0
         )
-    for position, op in enumerate(graph.ops):  # a state is read and written on its device
+    for position, op in enumerate(graph.ops):  # states and weights are written on their devices
         if op.kind == INPUT and op.name not in row_of:
             readers = graph.readers.get((position, 0), ())
             placement[position] = placement[min(readers)] if readers else placement[position]
@@ -68,6 +68,8 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
                 op.kind == VIEW and graph.ops[source].kind == WEIGHT
             ):
                 placement[position] = placement[source]
+        if op.kind == "optimizer":
+            placement[position] = placement[op.inputs[0][0]]
     return Plan(
         tuple(op.name for op in graph.ops),
         plan.device_names,

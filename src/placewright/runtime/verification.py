@@ -123,19 +123,15 @@ def verify(
         }
         gradient_names = {f"the gradient of {name!r}": name for name in program.gradients}
         for label, name in gradient_names.items():
-            actual[label] = _sum_gradient(executor, name, program.gradients[name])
+            actual[label] = sum_gradient(executor, program.gradients[name])
         peak = monitor.end(executor)
         errors += monitor.misplaced_ops(executor)
     with torch.no_grad():
         for name, value in saved.items():
             _find_tensor(model, name).copy_(value)
-    difference = 0.0
-    largest_gradient = max(
-        (_largest_magnitude(value) for name, value in expected.items() if name in gradient_names),
-        default=0,
-    )
+    difference, least = 0.0, gradient_floor(program, expected)
     for name, value in expected.items():
-        floor = GRADIENT_FLOOR * largest_gradient if name in gradient_names else 0.0
+        floor = least if name in gradient_names else 0.0
         relative, message = compare_tensors(name, actual[name], value, tolerance, floor)
         difference = max(difference, relative)
         errors += message
@@ -230,11 +226,19 @@ def copy_tensors(value: Any) -> Any:
     )
 
 
-def _sum_gradient(executor: Executor, name: str, tensors: Sequence[Any]) -> torch.Tensor:
+def sum_gradient(executor: Executor, tensors: Sequence[Any]) -> torch.Tensor:
+    """A weight's gradient, of its parts that an executor has kept."""
     total = executor.kept_tensors[tensors[0]]
     for tensor in tensors[1:]:
         total = total + executor.kept_tensors[tensor].to(total.device)
     return total
+
+
+def gradient_floor(program: Program, expected: Mapping[str, torch.Tensor]) -> float:
+    """The least that a difference of gradients is relative to."""
+    labels = [f"the gradient of {name!r}" for name in program.gradients]
+    largest = max((_largest_magnitude(expected[label]) for label in labels), default=0.0)
+    return GRADIENT_FLOOR * largest
 
 
 def _largest_magnitude(value: torch.Tensor) -> float:

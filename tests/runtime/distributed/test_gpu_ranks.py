@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpu_jobs
 import pytest
 import torch.distributed as dist
+import train_jobs
 from rank_processes import run_ranks, start_ranks
 
 from placewright.runtime.distributed import nccl_transport
@@ -22,6 +23,13 @@ def test_tensors_of_gpus_go_through_pinned_memory_and_results_are_the_models():
 @pytest.mark.parametrize("kind", ["cnn", "odd", "gpt2"])
 def test_any_plan_on_gpus_of_several_ranks_gives_the_models_outputs(kind):
     assert run_ranks(gpu_jobs.run_on_gpus, 3, kind, list(range(12)))[0][0] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_training_on_gpus_of_several_ranks_is_pytorchs_own_loop(name):
+    script = [0, 1, "call", [2, 3, 4], 5]
+    assert run_ranks(train_jobs.train_on_gpus, 2, "chain", name, [0, 1, 2, 3], script)[0] < 2e-5
 
 
 def test_a_group_for_each_stage_and_direction_carries_any_plan():

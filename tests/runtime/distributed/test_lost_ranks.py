@@ -64,6 +64,7 @@ def test_a_rank_that_hangs_while_nothing_runs_is_noticed_by_its_missing_heartbea
         ranks.kill(1, signal.SIGKILL)
         for process in ranks.processes:
             process.join()
+        ranks.folder.cleanup()
 
 
 @pytest.mark.parametrize("broken", [0, 1])

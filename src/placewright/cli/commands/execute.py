@@ -155,8 +155,9 @@ def execute_plan(
         measured, issued = timed.measurement, ""
         if timed.difference is not None:
             data["verified"] = {"difference": timed.difference}
+            what = "loss, gradients and updated weights" if training else "outputs"
             lines.append(
-                "verified: outputs of the ranks differ from the model's by "
+                f"verified: {what} of the ranks differ from the model's by "
                 f"{timed.difference:.2g} at most"
             )
     else:

@@ -46,6 +46,34 @@ def restore_call(data: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, An
         raise ExecutionError(f"rank 0 described a call that cannot be read: {error}") from error
 
 
+def describe_modes(model: torch.nn.Module) -> dict[str, str]:
+    """Which modules are in training mode, and which weights require a gradient, one by one."""
+    return {
+        "modes": "".join(str(int(module.training)) for module in model.modules()),
+        "trained": "".join(str(int(weight.requires_grad)) for weight in model.parameters()),
+    }
+
+
+def restore_modes(model: torch.nn.Module, data: Mapping[str, Any]) -> None:
+    """Give a model the modes of rank 0's.
+
+    Raises:
+        ExecutionError: It has other modules or weights.
+    """
+    modules, weights = list(model.modules()), list(model.parameters())
+    modes, trained = str(data.get("modes", "")), str(data.get("trained", ""))
+    if (len(modules), len(weights)) != (len(modes), len(trained)):
+        raise ExecutionError(
+            f"rank 0's model has {len(modes)} modules and {len(trained)} weights, this rank's "
+            f"{len(modules)} and {len(weights)}: build the same model on all ranks"
+        )
+    for module, mode in zip(modules, modes, strict=True):
+        module.training = mode == "1"
+    for weight, mode in zip(weights, trained, strict=True):
+        if weight.requires_grad != (mode == "1"):
+            weight.requires_grad_(mode == "1")
+
+
 def autocast_of(data: Mapping[str, Any]) -> torch.autocast:
     """The mode that a described call is made in."""
     name = data.get("autocast", "")

@@ -53,6 +53,9 @@ class MessageKind(enum.IntEnum):
     CLOSED = 11
     MEASURE = 12
     MEASURED = 13
+    BARRIER = 14
+    UPDATE = 15
+    GATHER = 16
 
 
 class ControlMessage(NamedTuple):

@@ -70,7 +70,7 @@ def divide_instructions(
         PlanError: The plan streams weights, or has the states of a model on other ranks.
     """
     ranks, results = host_ranks.ranks, len(host_ranks.ranks)
-    _check_states(graph, instructions, host_ranks)
+    _check_changes(graph, instructions, host_ranks)
     targets = _remote_targets(graph, instructions, ranks, results)
     stage_of = _stages(graph, instructions, ranks)
     index_of = {position: index for index, position in enumerate(instructions.order)}
@@ -171,7 +171,7 @@ def _local_part(
     return replace(instructions, per_device=tuple(per_device))
 
 
-def _check_states(graph: Graph, instructions: Instructions, host_ranks: HostRanks) -> None:
+def _check_changes(graph: Graph, instructions: Instructions, host_ranks: HostRanks) -> None:
     ranks = host_ranks.ranks
     rank_of = [ranks[device] for device in instructions.placement]
     for position, op in enumerate(graph.ops):
@@ -180,6 +180,12 @@ def _check_states(graph: Graph, instructions: Instructions, host_ranks: HostRank
             raise PlanError(
                 f"state {op.name!r} is on {device!r}: what a call changes must be on rank 0, "
                 "where the caller is; place it there"
+            )
+        weight = op.inputs[0][0] if op.kind == "optimizer" else position
+        if rank_of[weight] != rank_of[position]:
+            raise PlanError(
+                f"{op.name!r} is on another rank than its weight: place a weight's update on the "
+                "weight's device"
             )
         for source, _ in op.inputs:
             if graph.ops[source].kind == STATE and rank_of[position] != 0:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from placewright.errors import ExecutionError, VerifyError
-from placewright.frontends.pytorch.values import tensors_in
+from placewright.errors import ExecutionError
+from placewright.runtime.distributed.control_channel import MessageKind
 from placewright.runtime.distributed.rank_executor import RankExecutor
+from placewright.runtime.distributed.rank_verification import StepReference
 from placewright.runtime.distributed.rank_weights import (
     drop_weights,
     foreign_names,
     synchronise_weights,
 )
 from placewright.runtime.distributed.transport import loopback_by_default
+from placewright.runtime.distributed.weight_gather import send_weights
 from placewright.runtime.meter import time_steps
-from placewright.runtime.verification import compare_tensors, copy_tensors, expected_tensors
+from placewright.runtime.verification import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,8 +39,9 @@ class RankRun:
     """What rank 0 knows of a run on several ranks.
 
     Args:
-        difference: The largest difference of an output from the untouched model's, as a share of
-            its largest number; None: it was not verified.
+        difference: The largest difference of an output or gradient from the untouched model's, or
+            of a weight from its own optimizer's, as a share of its largest number; None: it was not
+            verified.
     """
 
     measurement: Measurement
@@ -89,49 +93,49 @@ def time_on_ranks(
     All ranks call it. The weights are rank 0's; each rank holds those of its devices.
 
     Args:
-        verify: Compare the outputs of one step with those of the model itself on rank 0, first.
+        verify: Compare one step with the model itself on rank 0, first: its outputs, or its loss,
+            gradients and updated weights.
 
     Raises:
         ExecutionError: A rank has failed.
         PlanError: The plan cannot run on several ranks.
-        VerifyError: An output differs; on the other ranks an ExecutionError of the same text.
+        VerifyError: Something differs; on the other ranks an ExecutionError of the same text.
     """
     session, host_ranks = options.open_session(plan)
     try:
-        expected = {}
+        reference = None
         if verify and session.is_leader:
-            expected = expected_tensors(program, model, args, dict(kwargs))
+            reference = StepReference(program, model, args, kwargs)
         foreign = foreign_names(model, plan, host_ranks, session.rank)
         synchronise_weights(session, model, foreign)
         drop_weights(model, foreign)
+        session.handlers[MessageKind.GATHER] = partial(send_weights, session, model)
+        difference = None
+        if verify:
+            executor = RankExecutor(
+                program,
+                model,
+                plan,
+                session,
+                host_ranks,
+                device_map,
+                keep_tensors=[each for parts in program.gradients.values() for each in parts],
+                seed=SEED,
+                cuda_graphs=False,
+            )
+            if reference is not None:
+                difference = reference.compare(executor, model, host_ranks)
+                executor.close()
+            else:
+                number = executor.graph
+                session.serve(lambda: number not in session.executors)
         executor = RankExecutor(program, model, plan, session, host_ranks, device_map)
         if not session.is_leader:
             session.serve()
             return None
-        difference = _verify_step(executor, args, kwargs, expected) if verify else None
         measurement = time_steps(executor, args, kwargs, steps, warmup_steps, in_flight)
         session.close()
         return RankRun(measurement, difference)
     except Exception as error:
         session.fail(error)
         raise
-
-
-def _verify_step(
-    executor: RankExecutor,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    expected: Mapping[str, torch.Tensor],
-) -> float:
-    """Run a step, and compare its outputs; their largest difference."""
-    outputs = tensors_in(executor(*copy_tensors(args), **copy_tensors(kwargs)))
-    if len(outputs) != len(expected):
-        raise VerifyError(f"the ranks return {len(outputs)} tensors: expected {len(expected)}")
-    compared = [
-        compare_tensors(name, output, value)
-        for output, (name, value) in zip(outputs, expected.items(), strict=True)
-    ]
-    errors = [error for _, messages in compared for error in messages]
-    if errors:
-        raise VerifyError(errors[0])
-    return max((difference for difference, _ in compared), default=0.0)

@@ -15,7 +15,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from placewright.errors import ExecutionError
-from placewright.runtime.distributed.call_arguments import autocast_of, describe_call, restore_call
+from placewright.runtime.distributed.call_arguments import (
+    autocast_of,
+    describe_call,
+    describe_modes,
+    restore_call,
+    restore_modes,
+)
 from placewright.runtime.distributed.control_channel import ControlMessage, MessageKind
 from placewright.runtime.distributed.rank_devices import find_rank_devices
 from placewright.runtime.distributed.rank_digests import program_digest
@@ -45,7 +51,8 @@ class RankBackend(PlanBackend):
         self, session: RankSession, host_ranks: HostRanks, plan: Plan, *args: Any, **options: Any
     ) -> None:
         self.session, self.host_ranks = session, host_ranks
-        self._prepared: ControlMessage | None = None
+        self.message: ControlMessage | None = None
+        """The call that rank 0 describes, while this rank makes it."""
         super().__init__(plan, *args, **options)
         if not session.is_leader:  # rank 0 says which executors all ranks close
             self.executors.staging_buffers.on_replace = lambda: None
@@ -62,7 +69,7 @@ class RankBackend(PlanBackend):
     ) -> RankExecutor:
         """This rank's executor of a program; rank 0 lets the others make theirs."""
         self.session.check()
-        digest, message = program_digest(program, plan), self._prepared
+        digest, message = program_digest(program, plan), self.message
         if self.session.is_leader:
             self.executors.evict()
         elif message is None:
@@ -70,7 +77,7 @@ class RankBackend(PlanBackend):
         elif message.data.get("digest") != digest:
             raise ExecutionError(
                 f"rank {self.session.rank} captures another graph of this call than rank 0: build "
-                "the same model on all ranks, in the same mode, and change it on none"
+                "the same model on all ranks, and change it on none"
             )
         executor = RankExecutor(
             program,
@@ -96,11 +103,11 @@ class RankBackend(PlanBackend):
     @contextlib.contextmanager
     def preparing(self, message: ControlMessage) -> Iterator[None]:
         """Make the executor that rank 0 describes."""
-        self._prepared = message
+        self.message = message
         try:
             yield
         finally:
-            self._prepared = None
+            self.message = None
 
     def eager_scope(self) -> NoReturn:
         """Refuse what would run without the plan: most weights are not on this rank."""
@@ -121,6 +128,8 @@ class RankCalls(ModelCalls):
 
     def __init__(self, model: torch.nn.Module, backend: RankBackend, module: int) -> None:
         self.module = module
+        self.compiled_step: Callable[..., Any] | None = None
+        """The compiled training step of the model, which is another function than its calls."""
         super().__init__(model, backend)
         self.has_gpus = (
             True  # weights are not in one memory: calls are one graph, traced on the CPU
@@ -134,14 +143,17 @@ class RankCalls(ModelCalls):
         """Call a compiled function, from rank 0."""
         session = self.backend.session
         session.check()
-        if not session.is_leader and not self.backend.is_resolving:
+        if not session.is_leader and self.backend.message is None:
             raise ExecutionError(
                 f"the model is called on rank {session.rank}: call it on rank 0, and "
                 "model.placed.serve() on the other ranks"
             )
-        self._check_gradients(args, kwargs)
+        is_step = compiled is self.compiled_step
+        self._check_gradients(args, kwargs, is_step)
         self.backend.thread.describe_call = lambda: {
             "module": self.module,
+            "step": is_step,
+            **describe_modes(self.model),
             **describe_call(args, kwargs),
         }
         outputs = super().run_compiled(compiled, args, kwargs)
@@ -153,22 +165,48 @@ class RankCalls(ModelCalls):
             )
         return outputs
 
-    def prepare(self, message: ControlMessage) -> None:
-        """Make this rank's executor of a call that rank 0 describes."""
+    def prepare(
+        self,
+        message: ControlMessage,
+        backend: PlanBackend | None = None,
+        compiled: Callable[..., Any] | None = None,
+    ) -> None:
+        """Make this rank's executor of a call that rank 0 describes.
+
+        Args:
+            backend: The backend of training steps, if it is one.
+            compiled: The compiled step, likewise.
+        """
         args, kwargs = restore_call(message.data)
+        restore_modes(self.model, message.data)
         is_cast = bool(message.data.get("autocast"))
         cast = autocast_of(message.data) if is_cast else contextlib.nullcontext()
         self.follow_code()
-        with torch.no_grad(), cast, self.backend.preparing(message):
-            call = resolve_call(self.backend, lambda: self.run_whole(self.compiled, args, kwargs))
+        function = compiled or self.compiled
+        with (
+            torch.set_grad_enabled(compiled is not None),
+            cast,
+            self.backend.preparing(message),
+        ):
+            call = resolve_call(
+                backend or self.backend, lambda: self.run_whole(function, args, kwargs)
+            )
             call.graph.ready_executor(call.args)
 
-    def _check_gradients(self, args: Any, kwargs: Any) -> None:
+    def _check_gradients(self, args: Any, kwargs: Any, is_step: bool) -> None:
+        """Refuse a call whose gradients somebody may ask for: a loss's alone are computed."""
         if not torch.is_grad_enabled():
             return
         leaves = pytree.tree_leaves((args, dict(kwargs)))
-        tensors = [*self.model.parameters(), *leaves]
-        if any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors):
+        tensors = leaves if is_step else [*self.model.parameters(), *leaves]
+        if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors):
+            return
+        if is_step:
             raise ExecutionError(
-                "gradients cannot be computed across ranks: call the model inside torch.no_grad()"
+                "an argument of a training step requires a gradient, which several ranks do not "
+                "compute: detach it"
             )
+        raise ExecutionError(
+            "loss.backward() cannot run across ranks: train by model.placed.train_step(...) under "
+            "a plan for training, or call the model inside torch.no_grad()"
+        )

@@ -26,7 +26,7 @@ def plan_digest(plan: Plan, host_ranks: HostRanks) -> str:
 
 
 def program_digest(program: Program, plan: Plan) -> str:
-    """A digest of a program's captured graph, constants included, and of the plan it runs under.
+    """A digest of a program's captured graph, its constants and optimizer, and of its plan.
 
     Two ranks whose digests are equal run the same ops with the same numbers.
     """
@@ -38,7 +38,7 @@ def program_digest(program: Program, plan: Plan) -> str:
     graph = program.graph.fingerprint
     arrays = (plan.placement, plan.priority, plan.staging)
     contents = [None if array is None else array.tobytes() for array in arrays]
-    return _digest(nodes, sorted(constants), graph, plan.ops, *contents)
+    return _digest(nodes, sorted(constants), graph, program.rule, plan.ops, *contents)
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:

@@ -11,7 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ExecutionError, PlanError
+from placewright.graph import INPUT
 from placewright.runtime.cpu_worker import Message, StepDone
+from placewright.runtime.distributed.control_channel import ControlMessage, MessageKind
 from placewright.runtime.distributed.hand_overs import divide_instructions
 from placewright.runtime.distributed.rank_devices import find_rank_devices
 from placewright.runtime.distributed.tensor_streams import ExpectedTensor, pack_frame
@@ -42,8 +44,8 @@ class RankExecutor(Executor):
         options: As of `Executor`.
 
     Raises:
-        PlanError: The plan cannot be divided among ranks: it trains, or draws random numbers or
-            changes states outside rank 0.
+        PlanError: The plan cannot be divided among ranks: it draws random numbers or changes states
+            outside rank 0.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class RankExecutor(Executor):
         self._step_lock = threading.Lock()
         self._results_of: dict[int, dict[int, dict[Tensor, torch.Tensor]]] = {}
         self._inputs_of: dict[int, dict[int, torch.Tensor]] = {}
+        self._accumulates_of: dict[int, bool] = {}
         self._reports: dict[int, int] = {}
         self._early: dict[int, list[tuple[int, Message]]] = {}
         """Tensors of steps that are expected and have not begun on the devices of this rank."""
@@ -77,8 +80,6 @@ class RankExecutor(Executor):
 
     def _compile(self, keep_tensors: Sequence[Tensor]) -> Instructions:
         program, ranks, rank = self.program, self.host_ranks.ranks, self.session.rank
-        if program.training:
-            raise PlanError("training steps cannot run on several ranks: run the plan in one")
         if program.scalars is not None:
             raise PlanError("a graph with symbolic sizes cannot run on several ranks")
         whole = compile_plan(program, self.plan, self.real_devices, keep_tensors, ranks)
@@ -91,7 +92,8 @@ class RankExecutor(Executor):
                 )
         stages = self.session.transport.stages
         part = divide_instructions(program.graph, whole, self.host_ranks, rank, stages)
-        self._results_device, self._pack_now = part.results, part.has_writes
+        self._results_device = part.results
+        self._pack_now = part.has_writes or program.training
         self._stored_outputs = part.stored_outputs
         self._participants = frozenset(
             ranks[device]
@@ -133,11 +135,14 @@ class RankExecutor(Executor):
             self.session.check()
         if self.broken or (self._in_flight and not self.stateless):
             return super().submit_tensors(tensors)  # which says why not
-        step = self.session.begin_step(self.graph, self._participants)
+        step = self.session.begin_step(
+            self.graph, self._participants, self.program.training, self.accumulates_gradients
+        )
         self._expect_tensors(step)
         for each in self._outgoing.values():
             if each.is_input:
                 self._offer(each, step, tensors[each.tensor[0]].detach().cpu())
+        self._offer_stored(step)
         self._next_step = step
         super().submit_tensors({at: tensors[at] for at in self._own_sources(tensors)})
         self._forward_early(step)
@@ -153,24 +158,36 @@ class RankExecutor(Executor):
         if self.session.is_leader:
             super().finish_steps()
 
-    def begin_step(self, step: int) -> None:
-        """Begin a step that rank 0 has begun."""
+    def begin_step(self, step: int, accumulates: bool = False) -> None:
+        """Begin a step that rank 0 has begun, when it may.
+
+        Args:
+            accumulates: Whether a training step sums gradients, and changes no weights yet.
+        """
         with self._step_lock:
             self._reports[step] = len(self.jobs)
             self._inputs_of[step] = {}
-        self._expect_tensors(step)
+            self._accumulates_of[step] = accumulates
+        self.session.order.add(step, self.program.training and not accumulates)
+        self._expect_tensors(step)  # which does not wait: no stream may
         if not self._inputs:
-            self._run_step(step)
+            self._run_when_free(step)
+
+    def _run_when_free(self, step: int) -> None:
+        self.session.order.begin(step, partial(self._run_step, step))
 
     def _run_step(self, step: int) -> None:
         with self._step_lock:
-            inputs = self._inputs_of.pop(step)
+            inputs, accumulates = self._inputs_of.pop(step), self._accumulates_of.pop(step)
+        if accumulates != self.accumulates_gradients:
+            self.accumulate_gradients(accumulates)
         self._next_step = step
-        super().submit_tensors(inputs)
-        self._forward_early(step)
+        self._offer_stored(step)
         for tensor in self._stored_outputs:
             value = inputs[tensor[0]] if tensor[0] in inputs else self._resident_tensor(tensor)
             self._send(self._results_device, Message("tensor", step, tensor, value.cpu()))
+        super().submit_tensors(inputs)
+        self._forward_early(step)
         if self.issuer is not None:
             self.issuer.run_until(step)  # in this thread, as on rank 0 in the caller's
         if not self.jobs:
@@ -214,6 +231,26 @@ class RankExecutor(Executor):
         if target == each.targets[0]:  # it goes there once, for all of its devices
             self._offer(each, message.step, message.value)
 
+    def _offer_stored(self, step: int) -> None:
+        """Offer weights to other ranks, before an op of this step can change them."""
+        if self.issuer is not None:
+            self.issuer.wait_for_caller()  # whose updates by a mean gradient come first
+        for instructions in self.instructions.per_device:
+            for tensor, target in instructions.sends:
+                if self._is_offered(tensor, target):
+                    super()._send_source(step, tensor, target, {})
+
+    def _send_source(
+        self, step: int, tensor: Tensor, target: int, inputs: Mapping[Tensor, torch.Tensor]
+    ) -> None:
+        if not self._is_offered(tensor, target):
+            super()._send_source(step, tensor, target, inputs)
+
+    def _is_offered(self, tensor: Tensor, target: int) -> bool:
+        """Whether it is a stored tensor that goes to another rank when a step begins."""
+        is_input = self.program.graph.ops[tensor[0]].kind == INPUT
+        return not is_input and self.host_ranks.ranks[target] != self.session.rank
+
     def _offer(self, each: HandOver, step: int, value: Any) -> None:
         if self._pack_now:
             tensor = value.wait() if hasattr(value, "wait") else value
@@ -252,7 +289,7 @@ class RankExecutor(Executor):
             inputs[each.tensor[0]] = value
             is_complete = len(inputs) == len(self._inputs)
         if is_complete:
-            self.session.work.put(lambda: self._run_step(step))
+            self.session.work.put(partial(self._run_when_free, step))
 
     def _take_result(self, step: int, each: HandOver, value: torch.Tensor) -> None:
         """Note an output of another rank; when all of that rank are there, it has reported."""
@@ -292,6 +329,33 @@ class RankExecutor(Executor):
             self._reports.pop(step, None)
         self._done_by_step.pop(step, None)
         self._in_flight.pop(step, None)
+        self.session.order.end(step)
+
+    def output_tensors(self, number: int) -> list[torch.Tensor]:
+        """As of `Executor`, on rank 0."""
+        try:
+            return super().output_tensors(number)
+        except ExecutionError:
+            self.session.is_failure_known = True
+            raise
+
+    # -- gradients -----------------------------------------------------------------------------
+
+    def apply_gradients(self, count: int) -> None:
+        """Change the weights of all ranks by the mean gradient of the last steps, from rank 0."""
+        if self.session.is_leader and (count or not self.broken):
+            message = ControlMessage(MessageKind.UPDATE, self.graph, data={"count": count})
+            for peer in self.session.channels.keys() & self._participants:
+                self.session.send(peer, message)
+        self.join_streams()
+        super().apply_gradients(count)
+
+    def join_streams(self) -> None:
+        """Let the streams of this thread wait for all steps that GPUs of this rank were issued."""
+        if self.issuer is not None:
+            self.issuer.join_caller(())
+
+    # -- the end -------------------------------------------------------------------------------
 
     def _failure_text(self, done: StepDone) -> str:
         if done.device < 0:
@@ -310,6 +374,10 @@ class RankExecutor(Executor):
 
     def close(self) -> None:
         """Stop the threads of this rank; rank 0 lets the others do so, too."""
+        if self.session.is_leader and self._in_flight and self.program.training:
+            # The other ranks would wait for the end of the step, and some weights have changed.
+            self.session.fail(ExecutionError("a training step was interrupted on rank 0"))
+            self.session.is_failure_known = True
         if self.session.is_leader and self.session.executors.get(self.graph) is self:
             self.session.drop_graph(self.graph)
         super().close()

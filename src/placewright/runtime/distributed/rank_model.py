@@ -1,11 +1,12 @@
 """A model that runs under a plan on several ranks: `apply` in an initialised process group.
 
 Every rank builds the model and applies the plan. Rank 0 then calls the model as before, and the
-others call `model.placed.serve()`, which returns when rank 0 closes.
+others call `model.placed.serve()`, which returns when rank 0 closes. So it is with training steps.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,18 +18,25 @@ from placewright.runtime.distributed.control_channel import ControlMessage, Mess
 from placewright.runtime.distributed.host_ranks import HostRanks, host_of
 from placewright.runtime.distributed.rank_backend import RankBackend, RankCalls
 from placewright.runtime.distributed.rank_digests import file_digest, plan_digest
+from placewright.runtime.distributed.rank_train_step import RankTrainStep
 from placewright.runtime.distributed.rank_weights import (
     drop_weights,
     foreign_names,
     synchronise_weights,
 )
 from placewright.runtime.distributed.session import SILENCE, STEP_TIMEOUT, RankSession
+from placewright.runtime.distributed.weight_gather import (
+    gather_weights,
+    restore_weights,
+    send_weights,
+)
 from placewright.runtime.placed_model import PlacedModel
+from placewright.runtime.program.optimizer_step import OptimizerRule
 from placewright.runtime.weight_loading import load_weights
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import torch
 
@@ -98,13 +106,24 @@ def apply_on_ranks(
     host_kernels: HostKernels,
     planned_calls: Sequence[PlannedCall],
     options: RankOptions,
+    optimizer: str | OptimizerRule | None = None,
 ) -> None:
     """Let a model run under a plan on all ranks of the process group; see `apply`."""
-    identity = {} if weights is None else {"weight file": file_digest(weights)}
+    identity = {"optimizer": str(OptimizerRule.of(optimizer))}
+    if weights is not None:
+        identity["weight file"] = file_digest(weights)
     session, host_ranks = options.open_session(plan, **identity)
     try:
         placed_model = RankModel(
-            session, host_ranks, plan, model, device_map, cuda_graphs, host_kernels, planned_calls
+            session,
+            host_ranks,
+            plan,
+            model,
+            device_map,
+            optimizer,
+            cuda_graphs,
+            host_kernels,
+            planned_calls,
         )
         foreign = foreign_names(model, plan, host_ranks, session.rank)
         if weights is None:
@@ -122,6 +141,9 @@ def apply_on_ranks(
 class RankModel(PlacedModel):
     """A model that runs on several ranks; `apply` sets it as `model.placed`."""
 
+    train: RankTrainStep
+    calls: RankCalls
+
     def __init__(
         self,
         session: RankSession,
@@ -129,14 +151,18 @@ class RankModel(PlacedModel):
         plan: Plan,
         model: torch.nn.Module,
         device_map: Mapping[str, str] | None,
+        optimizer: str | OptimizerRule | None,
         cuda_graphs: bool | None,
         host_kernels: HostKernels,
         planned_calls: Sequence[PlannedCall],
     ) -> None:
         self.session, self.host_ranks = session, host_ranks
         self._modules_called = 0
-        super().__init__(plan, model, device_map, None, cuda_graphs, host_kernels, planned_calls)
+        super().__init__(
+            plan, model, device_map, optimizer, cuda_graphs, host_kernels, planned_calls
+        )
         session.handlers[MessageKind.PREPARE] = weak_callback(self._prepare)
+        session.handlers[MessageKind.GATHER] = weak_callback(self._send_weights)
 
     def _new_backend(
         self,
@@ -161,6 +187,9 @@ class RankModel(PlacedModel):
         assert isinstance(self.backend, RankBackend)
         return RankCalls(module, self.backend, number)
 
+    def _new_train_step(self, optimizer: str | OptimizerRule | None) -> RankTrainStep:
+        return RankTrainStep(self.plan, self.calls, optimizer)
+
     @property
     def rank(self) -> int:
         """The rank of this process."""
@@ -180,24 +209,53 @@ class RankModel(PlacedModel):
         """End the session: on rank 0, which lets the other ranks' `serve` return.
 
         Rank 0 also closes when its program ends.
+
+        Raises:
+            ExecutionError: A training step has failed, and rank 0 had its loss before that.
         """
         self.backend.close()
         self.session.close()
 
     def remove(self) -> torch.nn.Module:
-        """Close, and restore the model; weights that other ranks hold stay on `meta`."""
+        """Close, and restore the model.
+
+        Weights that other ranks hold stay on `meta`; but after training steps rank 0 has them all.
+        """
+        session = self.session
+        is_alive = not session.is_closed and session.failure is None
+        if session.is_leader and session.has_trained and is_alive:
+            restore_weights(self.model, self.gather_weights())
         self.close()
         return super().remove()
+
+    def gather_weights(self) -> dict[str, Any]:
+        """The whole model's `state_dict`, on rank 0: a copy on the host, of all ranks' weights.
+
+        It is what training has made of them so far, and training may go on.
+
+        Raises:
+            ExecutionError: A rank has failed; or this is not rank 0.
+        """
+        if not self.session.is_leader:
+            self._refuse(f"weights cannot be gathered on rank {self.rank}", "do it on rank 0")
+        with self.backend.lock:
+            return gather_weights(self.session, self.model, self.plan, self.host_ranks)
 
     def __enter__(self) -> RankModel:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with contextlib.nullcontext() if kind is None else contextlib.suppress(ExecutionError):
+            self.close()
+
+    def _send_weights(self, message: ControlMessage) -> None:
+        send_weights(self.session, self.model, message)
 
     def _prepare(self, message: ControlMessage) -> None:
         number = message.data.get("module")
         calls: list[Any] = [self.calls, *self.part_calls]
+        if message.data.get("step"):
+            calls, number = [self.train], 0
         if not isinstance(number, int) or not 0 <= number < len(calls):
             raise ExecutionError(f"rank 0 calls module {number!r}: this rank has {len(calls)}")
         calls[number].prepare(message)
@@ -205,22 +263,12 @@ class RankModel(PlacedModel):
 
     # -- what ranks cannot do ------------------------------------------------------------------
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ExecutionError(f"{what} on several ranks: do it before apply, or in one process")
+    def _refuse(self, what: str, remedy: str = "do it before apply, or in one process") -> NoReturn:
+        raise ExecutionError(f"{what} on several ranks: {remedy}")
 
     def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
         """Refuse: the ranks hold the weights of their own plan."""
         self._refuse("the plan cannot be changed")
-
-    def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Refuse: ranks run inference."""
-        self._refuse("training steps cannot run")
-
-    def train_micro_batches(
-        self, micro_batches: Iterable[tuple[Any, ...]], in_flight: int = 4
-    ) -> list[torch.Tensor]:
-        """Refuse: ranks run inference."""
-        self._refuse("training steps cannot run")
 
     def _after_load(self, *_: object) -> None:
         self._refuse("weights cannot be loaded into a model that runs")

@@ -34,10 +34,10 @@ def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def foreign_names(
-    model: torch.nn.Module, plan: Plan, host_ranks: HostRanks, rank: int
-) -> frozenset[str]:
-    """The names of tensors that the plan places on devices of other ranks alone."""
+def ranks_of_weights(
+    model: torch.nn.Module, plan: Plan, host_ranks: HostRanks
+) -> dict[str, frozenset[int]]:
+    """The ranks on whose devices the plan places each tensor; none: the plan does not know it."""
     ranks = {
         name: host_ranks.ranks[device]
         for name, device in zip(plan.ops, plan.placement.tolist(), strict=True)
@@ -46,11 +46,15 @@ def foreign_names(
     placed: dict[int, set[int]] = {}  # the ranks of each storage
     for name, tensor in tensors.items():
         placed.setdefault(_storage(tensor), set()).update([ranks[name]] if name in ranks else [])
-    return frozenset(
-        name
-        for name, tensor in tensors.items()
-        if placed[_storage(tensor)] and rank not in placed[_storage(tensor)]
-    )
+    return {name: frozenset(placed[_storage(tensor)]) for name, tensor in tensors.items()}
+
+
+def foreign_names(
+    model: torch.nn.Module, plan: Plan, host_ranks: HostRanks, rank: int
+) -> frozenset[str]:
+    """The names of tensors that the plan places on devices of other ranks alone."""
+    ranks = ranks_of_weights(model, plan, host_ranks)
+    return frozenset(name for name, on in ranks.items() if on and rank not in on)
 
 
 def synchronise_weights(

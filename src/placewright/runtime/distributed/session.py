@@ -10,8 +10,8 @@ import atexit
 import contextlib
 import queue
 import threading
-import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, ExecutionError
@@ -24,6 +24,8 @@ from placewright.runtime.distributed.control_channel import (
     try_send,
 )
 from placewright.runtime.distributed.nccl_transport import open_transport
+from placewright.runtime.distributed.rank_failures import JOIN_TIMEOUT, tell_failure, watch_ranks
+from placewright.runtime.distributed.step_order import StepOrder
 from placewright.runtime.distributed.tensor_streams import RankStreams
 from placewright.runtime.distributed.transport import ConnectionLost
 from placewright.version import __version__
@@ -39,8 +41,6 @@ SILENCE = 20.0
 """Seconds after which a rank that says nothing counts as lost. One that dies is noticed at once."""
 STEP_TIMEOUT = 1800.0
 """Seconds that a tensor of a step may take, as gloo's own default."""
-DISCONNECT_DELAY, JOIN_TIMEOUT = 0.5, 5.0
-"""Seconds between a failure and the end of all connections, and that a thread may take to end."""
 GRACE = 2.0
 """Seconds in which rank 0 may say why a connection between two other ranks has ended."""
 
@@ -79,6 +79,11 @@ class RankSession:
         self.executors: dict[int, RankExecutor] = {}
         self.work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         """What `serve` does next; None: look at `failure`."""
+        self.order = StepOrder(self.work.put)
+        self.has_trained = False
+        """Whether a step has been begun that changes weights, or will."""
+        self.is_failure_known = False
+        """Whether the caller has seen an error since the session failed."""
         self.handlers: dict[MessageKind, Callable[[ControlMessage], None]] = {}
         """What a rank does on messages that are not the session's own."""
         self._replies: dict[int, queue.SimpleQueue[ControlMessage | None]] = {}
@@ -100,7 +105,7 @@ class RankSession:
         }
         self._ended = threading.Event()
         threading.Thread(
-            target=_watch, args=(weakref.ref(self), self._ended, silence / BEATS), daemon=True
+            target=watch_ranks, args=(weakref.ref(self), self._ended, silence / BEATS), daemon=True
         ).start()
         self._close_at_exit()
         self._compare({**identity, "version": __version__})
@@ -212,13 +217,22 @@ class RankSession:
             self.work.put(lambda: self._obey(message))
 
     def _obey(self, message: ControlMessage) -> None:
-        """Do what rank 0 says, in the thread that serves."""
+        """Do what rank 0 says, in the thread that serves: when weights are not being changed."""
         if message.kind == MessageKind.STEP:
-            self._executor(message.graph).begin_step(message.step)
-        elif message.kind == MessageKind.DROP:
+            accumulates = message.data.get("accumulates") is True
+            self._executor(message.graph).begin_step(message.step, accumulates)
+            return
+        self.order.run(partial(self._act, message), is_alone=message.kind == MessageKind.UPDATE)
+
+    def _act(self, message: ControlMessage) -> None:
+        if message.kind == MessageKind.DROP:
             executor = self.executors.pop(message.graph, None)
             if executor is not None:
                 executor.close()
+        elif message.kind == MessageKind.UPDATE:
+            self._executor(message.graph).apply_gradients(int(message.data["count"]))
+        elif message.kind == MessageKind.BARRIER:
+            self.send(0, ControlMessage(MessageKind.READY))
         elif message.kind in self.handlers:
             self.handlers[message.kind](message)
         elif message.kind == MessageKind.CLOSE:
@@ -233,13 +247,32 @@ class RankSession:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def begin_step(self, graph: int, ranks: Collection[int]) -> int:
-        """Begin a step on the ranks that have a part in it, from rank 0; its number."""
+    def begin_step(
+        self, graph: int, ranks: Collection[int], trains: bool = False, accumulates: bool = False
+    ) -> int:
+        """Begin a step on the ranks that have a part in it, from rank 0; its number.
+
+        Args:
+            trains: Whether it is a training step.
+            accumulates: Whether that sums gradients, and changes no weights yet.
+        """
         with self._lock:
             step, self._next_step = self._next_step, self._next_step + 1
+        self.has_trained |= trains
+        data = {"accumulates": True} if accumulates else {}
         for peer in self.channels.keys() & set(ranks):
-            self.send(peer, ControlMessage(MessageKind.STEP, graph, step))
+            self.send(peer, ControlMessage(MessageKind.STEP, graph, step, data))
         return step
+
+    def barrier(self) -> None:
+        """Wait until all ranks have ended the steps that change weights, from rank 0.
+
+        Raises:
+            ExecutionError: The session has failed.
+        """
+        self.broadcast(ControlMessage(MessageKind.BARRIER))
+        for peer in self.channels:
+            self.reply(peer, MessageKind.READY)
 
     def drop_graph(self, graph: int) -> None:
         """Let all ranks close the executor of a graph, from rank 0."""
@@ -275,6 +308,7 @@ class RankSession:
     def check(self) -> None:
         """Raise what has ended the session, if anything has."""
         if self.failure is not None:
+            self.is_failure_known = True
             raise ExecutionError(self.failure)
         if self.is_closed:
             raise ExecutionError("the ranks are closed: apply the plan again on all of them")
@@ -286,8 +320,8 @@ class RankSession:
         # Not a daemon, and begun before anyone learns of the failure: the program may end at once,
         # and must not before the other ranks are told. Nor may a thread wait in gloo by then.
         tells = threading.Thread(
-            target=self._tell_failure,
-            args=(text, lost),
+            target=tell_failure,
+            args=(self, text, lost),
             name="placewright-tells-failure",
             daemon=False,  # which it would be if made by one
         )
@@ -304,29 +338,6 @@ class RankSession:
             replies.put(None)
         self.work.put(None)
 
-    def _tell_failure(self, text: str, lost: int | None) -> None:
-        """Tell all ranks but the one that is lost, wait until they know, and end all threads.
-
-        A connection that ended before would lose the message, and they would blame this rank.
-        """
-        message = ControlMessage(MessageKind.FAILED, data={"text": text[:3000]})
-        channels = [channel for channel in self.channels.values() if channel.peer != lost]
-        senders = [  # each in a thread: a rank that hangs holds up no other
-            threading.Thread(target=try_send, args=(channel, message, True), daemon=True)
-            for channel in channels
-        ]
-        for sender in senders:
-            sender.start()
-        end = time.monotonic() + min(self.silence, JOIN_TIMEOUT)
-        for channel, sender in zip(channels, senders, strict=True):
-            sender.join(max(0.0, end - time.monotonic()))
-            channel.peer_knows.wait(max(0.0, end - time.monotonic()))
-        for channel in self.channels.values():
-            channel.stop()
-        time.sleep(DISCONNECT_DELAY)  # ranks that another one tells
-        self.transport.disconnect()
-        self._join_threads()
-
     def _lose_stream(self, error: BaseException) -> None:
         """End the session for an error of a stream.
 
@@ -337,7 +348,16 @@ class RankSession:
         self.fail(error)
 
     def close(self) -> None:
-        """End the session in good order: from rank 0, when no step is in flight."""
+        """End the session in good order: from rank 0, when no step is in flight.
+
+        Raises:
+            ExecutionError: A training step has failed, and rank 0 had its loss before that.
+        """
+        if self.is_leader and self.has_trained and not self.is_closed:
+            if self.failure is None:
+                self.barrier()
+            elif not self.is_failure_known:
+                self.check()
         with self._lock:
             if self.is_closed or self.failure is not None:
                 return
@@ -348,7 +368,7 @@ class RankSession:
                 try_send(channel, ControlMessage(MessageKind.CLOSE), last=True)
                 self._await_closed(peer)
             self._release()
-            self._join_threads()
+            self.join_threads()
             self.transport.close()
 
     def _await_closed(self, peer: int) -> None:
@@ -367,7 +387,7 @@ class RankSession:
         self._ended.set()
         self._release()
         try_send(self.channels[0], ControlMessage(MessageKind.CLOSED), last=True)
-        self._join_threads()
+        self.join_threads()
         self.transport.close()
 
     def _release(self) -> None:
@@ -375,20 +395,8 @@ class RankSession:
             executor.close()
         self.executors.clear()
 
-    def _join_threads(self) -> None:
+    def join_threads(self) -> None:
+        """Wait for the threads of streams and channels, for some seconds each."""
         self.streams.close(JOIN_TIMEOUT)
         for channel in self.channels.values():
             channel.join(JOIN_TIMEOUT)
-
-
-def _watch(reference: weakref.ref[RankSession], ended: threading.Event, interval: float) -> None:
-    """Notice ranks that say nothing any more."""
-    while not ended.wait(interval):
-        session = reference()
-        if session is None:
-            return
-        for channel in session.channels.values():
-            if channel.is_silent:
-                session.fail(ConnectionLost(channel.peer, "does not answer any more"))
-                return
-        del session

@@ -16,7 +16,19 @@ the tensors into streams. What a stream may hold up is a later step: so tensors 
 (how often the data have changed ranks before), or a plan that goes from rank 0 to rank 1 and back
 could not begin a step at rank 1 before the one before it has come back.
 
-Memory is bounded by the steps in flight: a frame is made when it is next to leave.
+**Nor can training steps.** A rank holds back a step until those before it have ended there, if one
+of the two changes weights (`step_order.py`). Then the tensor of the argument may be of an op whose
+step is held back. All tensors of earlier steps have arrived, so all ops of earlier steps run: by
+the argument for the ops of one rank, first step by step, then in the plan's order. So these steps
+end on that rank, which tells the thread that serves, and the step begins. That thread waits for
+nothing that comes later: it makes graphs, sends weights that rank 0 is receiving, or issues the ops
+of a GPU in their order. Receives are posted when rank 0 says that a step begins, held back or not,
+so no stream waits either. Other messages wait likewise for steps that change weights; rank 0 sends
+them when its own part of those has ended. No thread waits for another rank's step but in rank 0's
+caller, and in queues and connections, which a failure ends.
+
+Memory is bounded by the steps in flight: a frame is made when it is next to leave, or, in training
+and where ops write in place, when its tensor is there.
 """
 
 from __future__ import annotations

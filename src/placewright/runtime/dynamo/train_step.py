@@ -84,14 +84,14 @@ class TrainStep:
                 if backend.run_count > runs:
                     return loss.detach()
                 # PyTorch ran the forward pass alone.
-                self.calls.eager_calls["a training step: TorchDynamo skips it"] += 1
+                self._count_loop("TorchDynamo skips it")
                 return self._update_weights(backend, loss)
             except CallNotServed as error:
                 reason = str(error)
             except COMPILE_ERRORS as error:
                 reason = compile_error_text(error)
                 self._not_one_program[call_shape(args, kwargs)] = reason
-        self.calls.eager_calls[f"a training step: {reason}"] += 1
+        self._count_loop(reason)
         return self._run_loop(backend, args, kwargs)
 
     def micro_batches(
@@ -127,12 +127,13 @@ class TrainStep:
         if not any(name.endswith(".update") for name in self.plan.ops):
             raise PlanError("the plan is not for a training step: plan with --training")
         if self._backend is None:
-            self._backend = TrainBackend(
-                OptimizerRule.of(self.optimizer), self.calls.model, self.calls.backend
-            )
+            self._backend = self._new_backend(OptimizerRule.of(self.optimizer))
         if self._compiled is None:
             self._compiled = self.calls.compile(self._loss_function(), self._backend)
         return self._backend, self._compiled
+
+    def _new_backend(self, rule: OptimizerRule) -> TrainBackend:
+        return TrainBackend(rule, self.calls.model, self.calls.backend)
 
     def _loss_function(self) -> Callable[..., torch.Tensor]:
         model_forward = self.calls.forward
@@ -151,6 +152,10 @@ class TrainStep:
             if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
                 return f"weight {name!r} has a hook on its gradient"
         return ""
+
+    def _count_loop(self, reason: str) -> None:
+        """Note that a step runs as a loop, and why."""
+        self.calls.eager_calls[f"a training step: {reason}"] += 1
 
     def _run_loop(
         self, backend: TrainBackend, args: Any, kwargs: Mapping[str, Any]
