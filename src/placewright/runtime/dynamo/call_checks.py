@@ -102,6 +102,15 @@ def _single_warnings() -> set[Any]:
     return ignored if method is None else {*ignored, method}
 
 
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """PyTorch 2.11 writes its settings as JSON for its metrics, which functions are not."""
+    return not record.getMessage().startswith("Unexpected exception logging compilation metrics")
+
+
+if IS_TORCH_2_11:
+    logging.getLogger("torch._dynamo.metrics_context").addFilter(_is_worth_a_line)
+
+
 class _GuardSettings:
     """TorchDynamo's settings: each thread has its own, but in PyTorch 2.11 all share them."""
 
