@@ -89,6 +89,21 @@ def test_calls_in_flight_run_under_a_cap(monkeypatch):
         assert set(caps) == {LIMIT}
 
 
+def test_the_backward_pass_of_an_eager_call_is_under_a_cap(monkeypatch):
+    monkeypatch.setattr(model_placement, "device_that_fits", lambda workload: None)
+    own, seen = Layers(), []
+    with fake_gpus() as cuda:
+        model = placed(pw.Calls([((rows(),),)]))
+        model.one.weight.register_hook(lambda gradient: seen.append(list(cuda.caps)))
+        with model.placed.eager():
+            loss = model(rows())
+        loss.backward()
+        own(rows()).backward()
+        assert seen == [[LIMIT]]
+        assert cuda.caps == []
+    assert torch.allclose(model.one.weight.grad, own.one.weight.grad, atol=1e-7)
+
+
 @pytest.mark.parametrize("workload", ["calls", "steps"])
 def test_an_ordinary_loop_runs_where_there_are_limits(workload, monkeypatch):
     monkeypatch.setattr(model_placement, "device_that_fits", lambda workload: None)

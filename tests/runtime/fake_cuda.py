@@ -238,8 +238,10 @@ class FakeCuda:
     @contextlib.contextmanager
     def memory_cap(self, index, size):
         self.caps.append(size)
+        is_backward = torch._C._current_graph_task_id() >= 0  # where each node has its own modes
+        counts = self.counts_host and not is_backward
         try:
-            with Allocator(size, self) if self.counts_host else contextlib.nullcontext():
+            with Allocator(size, self) if counts else contextlib.nullcontext():
                 yield
         finally:
             self.caps.pop()
