@@ -47,6 +47,7 @@ QUICK = frozenset(
         "odd_forwards-gradients_of_unused_parts_are_none",
         "odd_forwards-images_are_resized",
         "odd_forwards-losses_of_margins",
+        "odd_forwards-products_of_rows_that_are_not_adjacent",
         "odd_models-part_has_the_name_of_ours",
         "odd_models-parts_are_shared",
         "odd_models-arguments_with_our_names",
