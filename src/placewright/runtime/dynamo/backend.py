@@ -34,6 +34,7 @@ from placewright.runtime.dynamo.lowering import lower, lower_for_inference
 from placewright.runtime.dynamo.metadata_guards import guard_metadata
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
+from placewright.runtime.dynamo.tensor_classes import refuse_tensor_classes
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.eager_checkpoints import rerun_checkpoints
 from placewright.runtime.eager_fallback import (
@@ -156,6 +157,7 @@ class PlanBackend:
         """Compile a graph that TorchDynamo hands over."""
         for callback in self.on_compile:
             callback()
+        refuse_tensor_classes(module)
         inputs = self.name_inputs(module)
         compiler = partial(self._compile, inputs, JointGraph())
         needs_gradients = torch.is_grad_enabled() and any(
