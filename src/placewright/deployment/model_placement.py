@@ -31,7 +31,7 @@ from placewright.deployment.workload_problem import (
 )
 from placewright.errors import ConfigError, ExecutionError, FileError, PlanError
 from placewright.problem import Constraints
-from placewright.runtime.cuda.library_memory import note_context
+from placewright.runtime.cuda.library_memory import has_uncounted_libraries, note_context
 from placewright.runtime.eager_fallback import memory_caps
 from placewright.runtime.memory_limits import MemoryLimits
 from placewright.runtime.placed_model import PlacedModel, move_tensors
@@ -159,7 +159,12 @@ class _Placement:
             note_context(index)  # before libraries are used
         with self.stages.line("machine") as note, memory_caps(caps):
             costs = MachineCosts.of(cluster, self.measure_budget)
-            note(costs.text)
+            uncounted = [
+                f"what libraries took of GPU {index} before is not counted in its limit"
+                for index in caps
+                if has_uncounted_libraries(index)
+            ]
+            note("; ".join([costs.text, *uncounted]))
         self.limits.check(costs.cluster)
         key = digest_facts(
             {

@@ -92,15 +92,16 @@ def shortage_text(error: torch.OutOfMemoryError, limits: Mapping[int, int]) -> s
 
 
 @contextlib.contextmanager
-def memory_caps(limits: Mapping[int, int]) -> Iterator[None]:
+def memory_caps(limits: Mapping[int, int], measure: bool = True) -> Iterator[None]:
     """Cap the allocator of each GPU inside the block, so that it keeps a limit with libraries.
 
     Args:
         limits: Bytes, by the number of the GPU.
+        measure: Whether to measure what libraries take; else it is what they took before.
     """
     with contextlib.ExitStack() as stack:
         for index, limit in limits.items():
-            size = max(0, limit - library_bytes(index))
+            size = max(0, limit - library_bytes(index, measure))
             stack.enter_context(current_backend().memory_cap(index, size))
         yield
 

@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("placewright")
 
+FIRST_STEPS = 16
+"""Steps of an executor in which its ops and CUDA graphs load what they need of libraries."""
+
 
 class PlanBackend:
     """A backend that runs the graphs of one model under a plan.
@@ -433,14 +436,17 @@ class PlanBackend:
                 yield
 
     @contextlib.contextmanager
-    def limited_memory(self) -> Iterator[None]:
+    def limited_memory(self, step: int = 0) -> Iterator[None]:
         """Let GPUs keep their limits inside the block, also while executors start.
+
+        Args:
+            step: How many steps the executor has begun: libraries load in the first of them.
 
         Raises:
             ExecutionError: There is too little memory; nothing is left of what was begun.
         """
         limits = {} if self.memory_limits is None else self.memory_limits.of_gpus(self)
-        with memory_caps(limits):
+        with memory_caps(limits, measure=step < FIRST_STEPS or step % FIRST_STEPS == 0):
             try:
                 yield
             except torch.OutOfMemoryError as error:

@@ -245,9 +245,9 @@ class TrainBackend(PlanBackend):
         return compiled
 
     @contextlib.contextmanager
-    def limited_memory(self) -> Iterator[None]:
+    def limited_memory(self, step: int = 0) -> Iterator[None]:
         """As for the model's calls, whose limits these are."""
-        with self._sibling.limited_memory():
+        with self._sibling.limited_memory(step):
             yield
 
     def _check_weights(self, module: torch.fx.GraphModule) -> None:
