@@ -60,6 +60,7 @@ QUICK = frozenset(
         "parts-a_part_after_a_break_fails_to_compile",
         "parts-memory_is_shared_after_a_break",
         "randomness-a_generator_of_python_of_its_own",
+        "randomness-draws_that_nothing_reads",
         "randomness-dropout_draws_the_same",
         "randomness-many_draws_in_one_call",
         "randomness-python_and_numpy_draw",

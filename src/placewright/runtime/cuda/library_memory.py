@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_LIBRARY_BYTES = 768 << 20
 """More than libraries take: beyond that it is memory of other processes."""
 
+
 @dataclass
 class _Context:
     """What is known of the context of a GPU.

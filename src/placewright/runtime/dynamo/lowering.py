@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 from torch._functorch.partitioners import default_partition
+from torch._inductor import config as inductor_config
 
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.frontends.pytorch.decompositions import hide_decompositions
@@ -34,7 +35,12 @@ def lower(
     Args:
         partition: How a joint graph is cut in two.
     """
-    with warnings.catch_warnings(), hide_decompositions(), backward_without_autocast():
+    with (
+        warnings.catch_warnings(),
+        hide_decompositions(),
+        backward_without_autocast(),
+        inductor_config.patch(fallback_random=True),  # or draws that nothing reads were dropped
+    ):
         warnings.simplefilter("ignore")  # of what PyTorch finds odd while it traces
         compiled: Callable[..., Any] = aot_autograd(
             fw_compiler=compiler,
