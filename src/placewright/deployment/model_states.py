@@ -128,11 +128,11 @@ class _Tensors:
                     tensor.copy_(before)
 
 
-class _Writes(TorchDispatchMode):
+class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Copies tensors before an op writes to their memory."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.copies = _Tensors()
         self._at: dict[int, list[torch.Tensor]] = {}  # not yet copied, by the number of the memory
         for tensor in tensors:

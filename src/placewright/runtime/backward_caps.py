@@ -33,7 +33,7 @@ class BackwardCaps:
     def watch(self, outputs: Any) -> None:
         """Cap the backward passes that reach these outputs of a function."""
         if isinstance(outputs, torch.Tensor):
-            node = outputs.grad_fn
+            node: Any = outputs.grad_fn
             if node is not None and _HOOKED not in node.metadata:
                 node.metadata[_HOOKED] = True
                 node.register_prehook(self._begin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -21,7 +23,7 @@ def refuse_tensor_classes(module: torch.fx.GraphModule) -> None:
         CallNotServed: There is such a tensor.
     """
     for node in module.graph.nodes:
-        tensor = real_tensor(node) if node.op == "placeholder" else None
+        tensor: Any = real_tensor(node) if node.op == "placeholder" else None
         if tensor is None or type(tensor) in PLAIN_TENSORS:
             continue
         functions = type(tensor).__torch_function__
