@@ -17,6 +17,7 @@ from placewright.runtime.dynamo.layer_copies import copy_layers
 from placewright.runtime.dynamo.repeated_layers import find_layers, shorten
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Sequence
 
     import torch
@@ -39,17 +40,34 @@ def lower(
         warnings.catch_warnings(),
         hide_decompositions(),
         backward_without_autocast(),
-        inductor_config.patch(fallback_random=True),  # or draws that nothing reads were dropped
+        unread_draws(),
     ):
         warnings.simplefilter("ignore")  # of what PyTorch finds odd while it traces
         compiled: Callable[..., Any] = aot_autograd(
             fw_compiler=compiler,
             bw_compiler=compiler,
             inference_compiler=compiler,
-            partition_fn=partition,
+            partition_fn=without_unread_draws(partition),
             keep_inference_input_mutations=True,
         )(module, example_inputs)
     return compiled
+
+
+def unread_draws() -> contextlib.AbstractContextManager[Any]:
+    """Let graphs keep ops whose random numbers nothing reads: later numbers depend on them."""
+    scope: contextlib.AbstractContextManager[Any] = inductor_config.patch(fallback_random=True)
+    return scope
+
+
+def without_unread_draws(partition: Callable[..., Any]) -> Callable[..., Any]:
+    """Cut a joint graph without draws that nothing reads: a backward graph would repeat those of
+    the forward graph."""
+
+    def cut(*args: Any, **options: Any) -> Any:
+        with inductor_config.patch(fallback_random=False):
+            return partition(*args, **options)
+
+    return cut
 
 
 def lower_for_inference(
