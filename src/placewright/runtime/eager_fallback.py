@@ -23,7 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from placewright.errors import ExecutionError
-from placewright.runtime.backward_caps import BackwardCaps
+from placewright.runtime.backward_limits import BackwardLimits
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.cuda.library_memory import library_bytes
 from placewright.units import format_bytes
@@ -124,7 +124,7 @@ class EagerPlacement(TorchFunctionMode):
         super().__init__()
         self.compute_devices, self.prefetch_bytes = compute_devices, prefetch_bytes
         self.limits = caps = dict(limits or {})
-        self.backward_caps = BackwardCaps(lambda: memory_caps(caps))
+        self.backward_limits = BackwardLimits(lambda: memory_caps(caps))
         self.previous_weights: list[torch.Tensor] = []  # copied by the previous call, in order
         self.current_weights: list[torch.Tensor] = []
         self.prefetches: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -168,7 +168,7 @@ class EagerPlacement(TorchFunctionMode):
             return func(*args, **kwargs)
         outputs = self._run_within_limits(func, name, args, kwargs)
         if self.limits and torch.is_grad_enabled():
-            self.backward_caps.watch(outputs)
+            self.backward_limits.watch(outputs)
         return outputs
 
     def _run_within_limits(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:

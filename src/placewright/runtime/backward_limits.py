@@ -1,4 +1,4 @@
-"""Caps of GPU memory in the backward pass of a call that runs eagerly.
+"""Limits of GPU memory in the backward pass of a call that runs eagerly.
 
 A program calls `backward` after the call, outside of it. A hook on the autograd node of every
 output of a function caps the allocators when a backward pass first reaches one; the caps end with
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HOOKED = "placewright.cap"  # marks nodes that have the hook
 
 
-class BackwardCaps:
+class BackwardLimits:
     """Caps the backward passes that reach some functions.
 
     Args:
