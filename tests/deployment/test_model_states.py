@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import random
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,7 +16,11 @@ from models import machine, nn, workers  # noqa: E402
 
 import placewright as pw  # noqa: E402
 from placewright.deployment import model_placement  # noqa: E402
-from placewright.deployment.model_states import devices_of, unchanged_states  # noqa: E402
+from placewright.deployment.model_states import (  # noqa: E402
+    devices_of,
+    unchanged_states,
+    unchanged_weights,
+)
 from placewright.runtime.placed_model import move_tensors  # noqa: E402
 
 X = torch.ones(2, 8)
@@ -61,7 +67,21 @@ class Listed(Layers):
         return y
 
 
-@pytest.mark.parametrize("kind", [Assigned, InPlace, Counted, Listed])
+class WritesWeights(Layers):
+    """Writes to weights round autograd, and keeps an average in a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = nn.Parameter(torch.zeros(8), requires_grad=False)
+
+    def change(self, y):
+        self.one.weight.data.add_(0.125)
+        with torch.no_grad():
+            self.average.mul_(0.5).add_(y.mean(0), alpha=0.5)
+        return y + self.average
+
+
+@pytest.mark.parametrize("kind", [Assigned, InPlace, Counted, Listed, WritesWeights])
 @pytest.mark.parametrize("devices", ["workers", "one GPU", "a GPU that is too small"])
 def test_place_leaves_the_states_and_random_numbers_as_they_were(kind, devices, monkeypatch):
     monkeypatch.setattr(model_placement, "single_device", lambda plan: None)
@@ -83,11 +103,13 @@ def test_place_leaves_the_states_and_random_numbers_as_they_were(kind, devices, 
         assert model.count == 0
         assert model.last is None
         assert model.seen == []
+        assert all(map(torch.equal, model.state_dict().values(), own.state_dict().values()))
         for _ in range(3):
             with torch.no_grad():
                 assert torch.equal(model(X), own(X))
             assert torch.equal(model.mean, own.mean)
             assert torch.equal(model.calls, own.calls)
+        assert all(map(torch.equal, model.state_dict().values(), own.state_dict().values()))
         assert model.count == own.count
         assert len(model.seen) == len(own.seen)
 
@@ -106,6 +128,42 @@ def test_states_are_restored_after_an_error():
         call_and_fail()
     assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
     assert not hasattr(model, "extra")
+
+
+class Rewrites(Layers):
+    """Does to its weights what a forward can."""
+
+    def change(self, y):
+        self.two.weight.data = self.two.weight.data * 2
+        self.one.bias[:4].data.zero_()
+        torch.mul(self.two.bias.data, 2, out=self.two.bias.data)
+        self.one.weight.grad.add_(1)
+        self.two.weight.grad = torch.ones(8, 8)
+        self.mean_weight = nn.Parameter(self.one.weight.mean(0))
+        self.three = nn.Linear(8, 8)
+        return self.three(y) + random.random() + np.random.rand()  # noqa: NPY002
+
+
+def test_written_weights_and_gradients_are_restored_and_listed():
+    model, own = Rewrites(), Rewrites()
+    for each in (model, own):
+        each.one.weight.grad = torch.full((8, 8), 0.5)
+    numbers = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    for _ in range(2):
+        with unchanged_states(model), unchanged_weights(model) as written:
+            model(X)
+        assert {id(tensor) for tensor in written} == {
+            *map(id, (model.one.bias, model.two.bias, model.one.weight.grad))
+        }
+        assert list(model.state_dict()) == list(own.state_dict())
+        assert all(map(torch.equal, model.state_dict().values(), own.state_dict().values()))
+        assert torch.equal(model.one.weight.grad, own.one.weight.grad)
+        assert model.two.weight.grad is None
+        assert not hasattr(model, "three")
+    assert numbers == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    with unchanged_states(model, written), torch.no_grad():
+        model.one.bias.zero_()
+    assert torch.equal(model.one.bias, own.one.bias)
 
 
 class OnDevice:

@@ -210,14 +210,14 @@ def fail_warmups(monkeypatch, count):
     """Let the first warm-ups of a plan need more of a GPU than they may use."""
     plans, run_warmup = [], model_placement.run_warmup
 
-    def run(placed, mix):
+    def run(placed, mix, written_weights):
         plans.append(placed.backend.planned_calls)
         if len(plans) <= count:
             try:
                 raise torch.OutOfMemoryError("Tried to allocate 1 GiB")
             except torch.OutOfMemoryError as error:
                 raise ExecutionError("the call does not fit") from error
-        return run_warmup(placed, mix)
+        return run_warmup(placed, mix, written_weights)
 
     monkeypatch.setattr(model_placement, "run_warmup", run)
     monkeypatch.setattr(placement_limits, "MIN_MARGIN", 1)

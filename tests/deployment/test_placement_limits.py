@@ -17,6 +17,7 @@ from models import nn  # noqa: E402
 import placewright as pw  # noqa: E402
 from placewright.deployment import model_placement  # noqa: E402
 from placewright.errors import ExecutionError  # noqa: E402
+from placewright.runtime.dynamo.backend import FIRST_STEPS  # noqa: E402
 
 LIMIT = 150_000
 
@@ -76,6 +77,29 @@ def test_micro_batches_run_under_a_cap(monkeypatch):
         assert set(caps) == {LIMIT}
 
 
+def test_libraries_are_measured_in_the_first_calls_and_said_to_be_uncounted(monkeypatch):
+    monkeypatch.setattr(model_placement, "device_that_fits", lambda workload: None)
+    lines = []
+    with fake_gpus(was_used=True) as cuda, noted_caps(cuda, monkeypatch) as caps:
+        model = pw.place(
+            Layers(),
+            {"gpu0": LIMIT},
+            pw.Calls([((rows(),),)]),
+            cluster=cluster_of("streaming"),
+            budget=0.3,
+            notify=lines.append,
+        )
+        caps.clear()
+        measured = cuda.measured
+        with torch.no_grad():
+            for _ in range(4 * FIRST_STEPS):
+                model(rows())
+        assert set(caps) == {LIMIT}
+        assert len(caps) == 4 * FIRST_STEPS
+        assert cuda.measured - measured <= FIRST_STEPS + 4
+    assert any("what libraries took of GPU 0 before is not counted" in line for line in lines)
+
+
 def test_calls_in_flight_run_under_a_cap(monkeypatch):
     monkeypatch.setattr(model_placement, "device_that_fits", lambda workload: None)
     own = Layers()
@@ -87,6 +111,21 @@ def test_calls_in_flight_run_under_a_cap(monkeypatch):
             assert values == [own(rows())] * 2
         assert len(caps) >= 4
         assert set(caps) == {LIMIT}
+
+
+def test_the_backward_pass_of_an_eager_call_is_under_a_cap(monkeypatch):
+    monkeypatch.setattr(model_placement, "device_that_fits", lambda workload: None)
+    own, seen = Layers(), []
+    with fake_gpus() as cuda:
+        model = placed(pw.Calls([((rows(),),)]))
+        model.one.weight.register_hook(lambda gradient: seen.append(list(cuda.caps)))
+        with model.placed.eager():
+            loss = model(rows())
+        loss.backward()
+        own(rows()).backward()
+        assert seen == [[LIMIT]]
+        assert cuda.caps == []
+    assert torch.allclose(model.one.weight.grad, own.one.weight.grad, atol=1e-7)
 
 
 @pytest.mark.parametrize("workload", ["calls", "steps"])

@@ -143,6 +143,8 @@ class FakeCuda:
         counts_host: Whether capped calls are refused what they allocate beyond the cap. Tensors of
             the host count, too: the two have one memory.
         caps: The caps in force, the inmost last.
+        was_used: Whether the program has used the GPUs before.
+        measured: How often free bytes were asked for.
         reserved: Bytes that a capped call has allocated, and not freed.
     """
 
@@ -154,6 +156,8 @@ class FakeCuda:
     registered: dict[int, int] = field(default_factory=dict)
     counts_host: bool = False
     caps: list[int] = field(default_factory=list)
+    was_used: bool = False
+    measured: int = 0
 
     def __post_init__(self) -> None:
         self.stream = FakeStream(self)
@@ -178,6 +182,9 @@ class FakeCuda:
 
     def current_stream(self, device):
         return self.stream
+
+    def has_context(self, index):
+        return self.was_used
 
     def open_context(self, device):
         pass
@@ -233,13 +240,16 @@ class FakeCuda:
         self.cleared += 1
 
     def free_bytes(self, index):
+        self.measured += 1
         return self.free
 
     @contextlib.contextmanager
     def memory_cap(self, index, size):
         self.caps.append(size)
+        is_backward = torch._C._current_graph_task_id() >= 0  # where each node has its own modes
+        counts = self.counts_host and not is_backward
         try:
-            with Allocator(size, self) if self.counts_host else contextlib.nullcontext():
+            with Allocator(size, self) if counts else contextlib.nullcontext():
                 yield
         finally:
             self.caps.pop()

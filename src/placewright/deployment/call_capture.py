@@ -16,7 +16,7 @@ from placewright.runtime.garbage_collection import rare_collections
 from placewright.runtime.placed_model import PlacedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from placewright.cluster import Cluster
     from placewright.deployment.call_mix import Calls, Generate
@@ -63,14 +63,21 @@ def begin_capture(
     return placed
 
 
-def capture_calls(placed: PlacedModel, mix: Generate | Calls) -> list[CapturedCall]:
+def capture_calls(
+    placed: PlacedModel, mix: Generate | Calls, written_weights: Sequence[torch.Tensor] = ()
+) -> list[CapturedCall]:
     """The calls of a mix, each with its program.
+
+    Args:
+        written_weights: The weights that the calls write to. Graphs do not in a dry run, but what
+            Python runs between them does.
 
     Raises:
         GraphError: A call cannot be captured.
     """
     mix.prepare(placed)
-    with empty_weights(placed.model), unchanged_states(placed.model), rare_collections():
+    states = unchanged_states(placed.model, written_weights)
+    with empty_weights(placed.model), states, rare_collections():
         shapes = mix.call_shapes(placed.model, placed.backend)
         if not shapes:
             raise GraphError("the calls of the workload compute nothing")

@@ -31,7 +31,7 @@ from placewright.deployment.workload_problem import (
 )
 from placewright.errors import ConfigError, ExecutionError, FileError, PlanError
 from placewright.problem import Constraints
-from placewright.runtime.cuda.library_memory import note_context
+from placewright.runtime.cuda.library_memory import has_uncounted_libraries, note_context
 from placewright.runtime.eager_fallback import memory_caps
 from placewright.runtime.memory_limits import MemoryLimits
 from placewright.runtime.placed_model import PlacedModel, move_tensors
@@ -159,7 +159,12 @@ class _Placement:
             note_context(index)  # before libraries are used
         with self.stages.line("machine") as note, memory_caps(caps):
             costs = MachineCosts.of(cluster, self.measure_budget)
-            note(costs.text)
+            uncounted = [
+                f"what libraries took of GPU {index} before is not counted in its limit"
+                for index in caps
+                if has_uncounted_libraries(index)
+            ]
+            note("; ".join([costs.text, *uncounted]))
         self.limits.check(costs.cluster)
         key = digest_facts(
             {
@@ -221,7 +226,8 @@ class _Placement:
         devices = devices_of(self.model)
         placed = begin_capture(self.model, costs.cluster, self.device_map, self.cuda_graphs)
         try:
-            calls, workload = self._captured_workload(placed, mix, costs)
+            written = () if reference is None else reference.written_weights
+            calls, workload = self._captured_workload(placed, mix, costs, written)
             for tries_left in reversed(range(MAX_PLANS)):
                 stored, result = self._plan_calls(calls, workload, costs, fresh)
                 try:
@@ -243,11 +249,15 @@ class _Placement:
         self._put_plan(key, stored, costs.cluster)
 
     def _captured_workload(
-        self, placed: PlacedModel, mix: Generate | Calls, costs: MachineCosts
+        self,
+        placed: PlacedModel,
+        mix: Generate | Calls,
+        costs: MachineCosts,
+        written_weights: Sequence[torch.Tensor],
     ) -> tuple[list[CapturedCall], Workload]:
         """The calls of a mix, and their problem with what libraries leave of the limits."""
         with self.stages.line("captured") as note:
-            calls = capture_calls(placed, mix)
+            calls = capture_calls(placed, mix, written_weights)
             note(f"{mix.text}: {', '.join(call_text(call) for call in calls)}")
         with self.stages.line("measured") as note:
             workload, text = build_workload(calls, costs, self.limits.usable(costs.cluster))
@@ -287,10 +297,11 @@ class _Placement:
         if reason:
             return
         with self.stages.line("verified") as note:
-            note(compare_outputs(placed, mix, reference))
+            text, written_weights = compare_outputs(placed, mix, reference)
+            note(text)
         if placed.has_gpus:
             with self.stages.line("timed") as note:
-                note(run_warmup(placed, mix))
+                note(run_warmup(placed, mix, written_weights))
 
     def _plan_calls(
         self, calls: list[CapturedCall], workload: Workload, costs: MachineCosts, fresh: bool

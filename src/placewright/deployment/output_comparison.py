@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.deployment.call_mix import Calls, Generate
-from placewright.deployment.model_states import unchanged_states
+from placewright.deployment.model_states import unchanged_states, unchanged_weights
 from placewright.errors import ExecutionError, VerifyError
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.runtime.verification import TOLERANCE, compare_tensors
@@ -24,9 +24,15 @@ VERIFY_TOKENS, VERIFY_PROMPT = 3, 32
 
 @dataclass(frozen=True)
 class Reference:
-    """What a model computed before it was placed: tensors of each call, with their names."""
+    """What a model computed before it was placed.
+
+    Args:
+        calls: Tensors of each call, with their names.
+        written_weights: The weights that the calls write to.
+    """
 
     calls: Sequence[Sequence[tuple[str, torch.Tensor]]]
+    written_weights: Sequence[torch.Tensor] = ()
 
 
 def can_verify(model: torch.nn.Module) -> str:
@@ -38,11 +44,15 @@ def can_verify(model: torch.nn.Module) -> str:
 
 def reference_outputs(model: torch.nn.Module, mix: Generate | Calls) -> Reference:
     """Run the calls of a mix on the model as it is."""
-    return Reference(_outputs(model, mix))
+    with unchanged_states(model), unchanged_weights(model) as written:
+        calls = _outputs(model, mix)
+    return Reference(calls, tuple(written))
 
 
-def compare_outputs(placed: PlacedModel, mix: Generate | Calls, reference: Reference | None) -> str:
-    """Run the calls again under the plan, and say what came of it.
+def compare_outputs(
+    placed: PlacedModel, mix: Generate | Calls, reference: Reference | None
+) -> tuple[str, Sequence[torch.Tensor]]:
+    """Run the calls again under the plan: what came of it, and the weights that they write to.
 
     Args:
         reference: None: compare with eager calls under the placement, since the weights of the
@@ -57,11 +67,12 @@ def compare_outputs(placed: PlacedModel, mix: Generate | Calls, reference: Refer
             with placed.eager():
                 reference, text = reference_outputs(placed.model, mix), "those of eager calls"
         except ExecutionError as error:
-            return f"nothing: eager calls do not keep a limit: {error}"
+            return f"nothing: eager calls do not keep a limit: {error}", ()
         finally:
             placed.eager_calls.clear()  # which counts those of the caller
     difference = check_outputs(placed.model, mix, reference)
-    return f"outputs are {text}, within {difference:.1g} of the largest"
+    text = f"outputs are {text}, within {difference:.1g} of the largest"
+    return text, reference.written_weights
 
 
 def check_outputs(model: torch.nn.Module, mix: Generate | Calls, reference: Reference) -> float:
@@ -74,9 +85,9 @@ def check_outputs(model: torch.nn.Module, mix: Generate | Calls, reference: Refe
         VerifyError: Outputs differ by more than rounding.
     """
     largest, tolerance = 0.0, _tolerance(model)
-    for call, (actual, expected) in enumerate(
-        zip(_outputs(model, mix), reference.calls, strict=True)
-    ):
+    with unchanged_states(model, reference.written_weights):
+        outputs = _outputs(model, mix)
+    for call, (actual, expected) in enumerate(zip(outputs, reference.calls, strict=True)):
         for (name, value), (_, right) in zip(actual, expected, strict=False):
             if name == "token":
                 if not torch.equal(value.cpu(), right.cpu()):
@@ -101,11 +112,6 @@ def _tolerance(model: torch.nn.Module) -> float:
 
 
 def _outputs(model: Any, mix: Generate | Calls) -> list[list[tuple[str, torch.Tensor]]]:
-    with unchanged_states(model):
-        return _outputs_of_calls(model, mix)
-
-
-def _outputs_of_calls(model: Any, mix: Generate | Calls) -> list[list[tuple[str, torch.Tensor]]]:
     if isinstance(mix, Generate):
         return [_generated(model, mix)]
     outputs = []

@@ -13,7 +13,7 @@ from placewright.deployment.model_states import unchanged_states
 from placewright.runtime.cuda.backend import current_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from placewright.runtime.placed_model import PlacedModel
 
@@ -22,13 +22,18 @@ CAPTURED_AFTER = 8
 TIMED_TOKENS = 4
 
 
-def run_warmup(placed: PlacedModel, mix: Generate | Calls) -> str:
+def run_warmup(
+    placed: PlacedModel, mix: Generate | Calls, written_weights: Sequence[torch.Tensor] = ()
+) -> str:
     """Make the calls of a mix; how long they took, against what was predicted, in words.
+
+    Args:
+        written_weights: The weights that the calls write to.
 
     Raises:
         ExecutionError: A call does not keep a GPU's limit.
     """
-    with unchanged_states(placed.model):
+    with unchanged_states(placed.model, written_weights):
         if isinstance(mix, Generate):
             measured = _of_generate(placed, mix)
         else:

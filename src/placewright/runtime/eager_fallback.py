@@ -7,8 +7,9 @@ there, and copied back if the function changes them. Streamed weights are prefet
 of the previous call. On a GPU, autocast of the host casts as it does there. This works for every
 call that works without a plan.
 
-Where the model has limits, the allocator of each GPU is capped for the time of the call. A function
-that needs more memory gets it from prefetched weights; else the error names the function.
+Where the model has limits, the allocator of each GPU is capped for the time of the call, and of its
+backward pass. A function of the call that needs more memory gets it from prefetched weights; else
+the error names the function.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from placewright.errors import ExecutionError
+from placewright.runtime.backward_limits import BackwardLimits
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.cuda.library_memory import library_bytes
 from placewright.units import format_bytes
@@ -90,15 +92,16 @@ def shortage_text(error: torch.OutOfMemoryError, limits: Mapping[int, int]) -> s
 
 
 @contextlib.contextmanager
-def memory_caps(limits: Mapping[int, int]) -> Iterator[None]:
+def memory_caps(limits: Mapping[int, int], measure: bool = True) -> Iterator[None]:
     """Cap the allocator of each GPU inside the block, so that it keeps a limit with libraries.
 
     Args:
         limits: Bytes, by the number of the GPU.
+        measure: Whether to measure what libraries take; else it is what they took before.
     """
     with contextlib.ExitStack() as stack:
         for index, limit in limits.items():
-            size = max(0, limit - library_bytes(index))
+            size = max(0, limit - library_bytes(index, measure))
             stack.enter_context(current_backend().memory_cap(index, size))
         yield
 
@@ -120,7 +123,8 @@ class EagerPlacement(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.compute_devices, self.prefetch_bytes = compute_devices, prefetch_bytes
-        self.limits = dict(limits or {})
+        self.limits = caps = dict(limits or {})
+        self.backward_limits = BackwardLimits(lambda: memory_caps(caps))
         self.previous_weights: list[torch.Tensor] = []  # copied by the previous call, in order
         self.current_weights: list[torch.Tensor] = []
         self.prefetches: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -162,6 +166,13 @@ class EagerPlacement(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             return func(*args, **kwargs)
+        outputs = self._run_within_limits(func, name, args, kwargs)
+        if self.limits and torch.is_grad_enabled():
+            self.backward_limits.watch(outputs)
+        return outputs
+
+    def _run_within_limits(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Run a function on its device; where memory is short, without prefetched weights."""
         try:
             return self._run(func, name, args, kwargs)
         except torch.OutOfMemoryError as error:

@@ -268,6 +268,11 @@ class Executor:
             self._results[number] = self.outputs_or_close(number)
 
     @property
+    def step_count(self) -> int:
+        """How many steps have begun."""
+        return self._next_step
+
+    @property
     def broken(self) -> bool:
         """Whether it cannot run any more: a step failed, or it was closed."""
         return self._failure is not None

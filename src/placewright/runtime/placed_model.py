@@ -247,7 +247,15 @@ class PlacedModel:
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """Cast or move the model, and move its weights to their devices again."""
-        result = self._model_apply(*args, **kwargs)
+        try:
+            result = self._model_apply(*args, **kwargs)
+        except RuntimeError as error:
+            if "Couldn't swap" not in str(error):
+                raise
+            raise ExecutionError(  # guards refer to the tensors
+                "PyTorch cannot swap the weights of a model that is compiled: cast or move it "
+                "after model.placed.remove(), or without set_swap_module_params_on_conversion"
+            ) from error
         self.move_weights()
         return result
 

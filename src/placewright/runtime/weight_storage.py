@@ -82,7 +82,9 @@ def place_weights(
                         "weights first, or give them to apply(weights=...)"
                     )
                 is_pinned = position in pinned and position not in shared
-                resident[tensor] = _move_weight(weight, real_device, is_pinned)
+                data = _move_weight(weight, real_device, is_pinned)
+                # PyTorch's products sum in another order where a weight needs no gradient.
+                resident[tensor] = data.requires_grad_(weight.requires_grad)
         add_views(program, device_instructions, real_device, resident)
     for real_device, resident, device_instructions in zip(
         real_devices, all_resident, instructions.per_device, strict=True

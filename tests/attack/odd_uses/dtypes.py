@@ -140,3 +140,17 @@ def type_method(model):
     y = model(rows().double())
     y.sum().backward()
     return y, next(model.parameters()).dtype
+
+
+@odd_use(plain, refusal="cannot swap the weights")
+def weights_are_swapped_when_cast(model):
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with torch.no_grad():
+            made = [model(rows())]
+            model.double()
+            made.append(model(rows().double()))
+            model.float()
+            return [*made, model(rows())]
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)

@@ -251,3 +251,28 @@ def losses_of_margins(model):
         loss.backward()
         made.append(loss)
     return made
+
+
+class LastRows(nn.Module):
+    """A product of rows that are not adjacent, as a decoder's logits of the last token are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(8, 32), nn.Linear(32, 64, bias=False)
+
+    def forward(self, x):
+        last = self.inner(x.expand(3, 4, 8) * torch.arange(1.0, 4.0)[:, None, None])[:, -2:]
+        return self.head(last), last @ self.head.weight.T
+
+
+@odd_use(LastRows)
+def products_of_rows_that_are_not_adjacent(model):
+    made = []
+    for frozen in (False, True, False):  # PyTorch sums in another order where a weight is frozen
+        model.head.weight.requires_grad_(not frozen)
+        with torch.no_grad():
+            made.append(model(rows()))
+        with torch.inference_mode():
+            made.append([value.clone() for value in model(rows())])
+        made.append(model(rows()))
+    return made

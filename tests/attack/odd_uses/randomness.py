@@ -271,3 +271,51 @@ def weights_are_drawn_in_the_first_call(model):
         y.sum().backward()
         made += [y, torch.rand(2)]
     return made
+
+
+class UnreadDraws(nn.Module):
+    """Draws in every layer whether it is skipped, and reads that in training alone."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            skipped = torch.rand([])
+            if self.training and skipped < 0.3:
+                continue
+            x = x + torch.relu(layer(x))
+        torch.empty(3).normal_()
+        nn.functional.dropout(x, 0.5, training=True)
+        return x + torch.rand(8)
+
+
+def few_layers():
+    return UnreadDraws(2)
+
+
+def many_layers():
+    return UnreadDraws(7)
+
+
+def _draw_between(model):
+    made = []
+    for turn in range(4):
+        with torch.no_grad():
+            made += [model.eval()(rows(turn)), torch.rand(2)]
+        made += [model(rows(turn)), torch.rand(2)]
+        model.train(turn % 2 == 0)
+        made += [model(rows(turn)), torch.rand(2)]
+        made[-2].sum().backward()
+    return made
+
+
+@odd_use(few_layers)
+def draws_that_nothing_reads(model):
+    return _draw_between(model)
+
+
+@odd_use(many_layers)
+def draws_of_layers_that_nothing_reads(model):
+    return _draw_between(model)

@@ -253,6 +253,55 @@ def tensor_subclass_argument(model):
     return [type(each).__name__ for each in made], [each.as_subclass(torch.Tensor) for each in made]
 
 
+class Doubled(torch.Tensor):
+    """A subclass with functions of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        made = super().__torch_function__(func, types, args, kwargs or {})
+        return made * 2 if getattr(func, "__name__", "") == "add" else made
+
+
+class Parameter(nn.Parameter):
+    """A parameter with a name."""
+
+
+class Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("shift", torch.ones(8))
+
+    def forward(self, x):
+        return self.outer(torch.add(self.inner(x), self.shift))
+
+
+@odd_use(Shifted)
+def a_buffer_becomes_a_tensor_subclass(model):
+    made = []
+    for kind in (torch.Tensor, Sub, Doubled, torch.Tensor):
+        model.shift = torch.arange(8.0).as_subclass(kind)
+        for turn in range(2):
+            with torch.no_grad():
+                y = model(rows(turn))
+            made += [type(y).__name__, y.as_subclass(torch.Tensor).clone()]
+        y = model(rows())
+        y.as_subclass(torch.Tensor).sum().backward()
+    model.shift = torch.ones(8)
+    return made
+
+
+@odd_use(Shifted)
+def a_weight_becomes_a_subclass_of_parameters(model):
+    made = []
+    for kind in (nn.Parameter, Parameter):
+        model.inner.weight = kind(model.inner.weight.detach() * 2)
+        with torch.no_grad():
+            made.append(model(rows()))
+        model(rows(1)).sum().backward()
+    return made, type(model.inner.weight).__name__
+
+
 @odd_use(plain)
 def tensors_of_numpy(model):
     array = rows().numpy()

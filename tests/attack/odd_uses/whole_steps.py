@@ -237,3 +237,16 @@ def weights_change_within_a_pipeline(model, runs):
 @odd_use(plain)
 def pipeline_of_none(model, runs):
     return list(runs.pipeline([]))
+
+
+class UnreadDraw(Loss):
+    """Draws a number that nothing reads."""
+
+    def forward(self, *batch):
+        torch.rand([])
+        return super().forward(*batch)
+
+
+@odd_use(lambda: UnreadDraw(0.5), example=Loss.example, optimizer="sgd", tolerance=CLOSE)
+def draws_that_nothing_reads_in_steps(model, runs):
+    return steps(runs), torch.rand(2)

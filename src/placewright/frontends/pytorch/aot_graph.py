@@ -84,6 +84,7 @@ def capture_aot_graph(
         (),
         "",
         tuple(argument_names),
+        draws=tuple(node for node in graph.nodes if draws_unread_numbers(node)),
     )
 
 
@@ -101,6 +102,12 @@ def gradient_input(descriptor: Any) -> int | None:
 def is_saved(descriptor: Any) -> bool:
     """Whether an output of a forward graph is saved for its backward graph."""
     return "Saved" in type(descriptor).__name__
+
+
+def draws_unread_numbers(node: Node) -> bool:
+    """Whether a node draws random numbers that nothing reads."""
+    tags = getattr(node.target, "tags", ())
+    return not node.users and torch.Tag.nondeterministic_seeded in tags
 
 
 def output_nodes(graph: torch.fx.Graph) -> list[tuple[Any, Any]]:
@@ -164,7 +171,11 @@ def _changes(graph: torch.fx.Graph, ports: Mapping[Node, Port]) -> list[Port]:
             raise GraphError(f"op {op_name(node)!r} makes a tensor that is not dense")
         elif "rng_state" in op_name(node):  # of a checkpoint that draws its numbers again
             raise GraphError(f"op {op_name(node)!r} restores the state of a random generator")
-        elif node.is_impure() and op_name(node) not in _CHECKS and not node.users:
+        elif (
+            not node.users
+            and node.is_impure(impure_random=False)  # an op may draw numbers that nothing reads
+            and op_name(node) not in _CHECKS
+        ):
             raise GraphError(f"op {op_name(node)!r} has a side effect")
         elif getattr(getattr(node.target, "_schema", None), "is_mutable", False):
             raise GraphError(f"op {op_name(node)!r} changes its input")

@@ -100,6 +100,7 @@ class Capture:
         argument_names: The name of each leaf of the call's arguments, in order.
         literals: Tensors that are literals in the model's code, by name; they have values.
         value_dependent: Whether its branches and sizes depend on the values of the example.
+        draws: Nodes that draw random numbers which nothing reads: later numbers depend on them.
     """
 
     graph: torch.fx.Graph
@@ -111,6 +112,7 @@ class Capture:
     argument_names: tuple[str, ...] = ()
     literals: Mapping[str, torch.Tensor] = field(default_factory=dict)
     value_dependent: bool = False
+    draws: tuple[torch.fx.Node, ...] = ()
 
 
 def capture_model(

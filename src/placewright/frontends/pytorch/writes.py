@@ -29,9 +29,12 @@ GETITEM = "part"
 
 
 def describe_nodes(capture: Capture) -> dict[Node, NodeDescription]:
-    """The description of each node that an output depends on, in the graph's order."""
+    """The description of each node that an output depends on, in the graph's order.
+
+    And of those that draw random numbers, if nothing reads them either.
+    """
     descriptions: dict[Node, NodeDescription] = {}
-    pending = [port.node for port in capture.outputs]
+    pending = [*(port.node for port in capture.outputs), *capture.draws]
     while pending:
         node = pending.pop()
         if node in descriptions or node.op != "call_function":

@@ -71,6 +71,9 @@ class Backend(Protocol):
     def current_stream(self, device: torch.device) -> CudaStream:
         """The stream that this thread issues to on a GPU."""
 
+    def has_context(self, index: int) -> bool:
+        """Whether this process has used a GPU, or may have."""
+
     def open_context(self, device: torch.device) -> None:
         """Make a GPU's context this thread's, which cuBLAS warns of where it is missing."""
 
@@ -174,6 +177,9 @@ class TorchCuda:
     def current_stream(self, device: torch.device) -> CudaStream:
         stream: CudaStream = self._cuda.current_stream(device)
         return stream
+
+    def has_context(self, index: int) -> bool:
+        return bool(self._cuda.is_initialized() and self._cuda.max_memory_reserved(index))
 
     def open_context(self, device: torch.device) -> None:
         opened = self._opened.__dict__.setdefault("devices", set())

@@ -34,6 +34,7 @@ from placewright.runtime.dynamo.lowering import lower, lower_for_inference
 from placewright.runtime.dynamo.metadata_guards import guard_metadata
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.dynamo.steps import CallNotServed, NotInFlight
+from placewright.runtime.dynamo.tensor_classes import refuse_tensor_classes
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.eager_checkpoints import rerun_checkpoints
 from placewright.runtime.eager_fallback import (
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 logger = logging.getLogger("placewright")
+
+FIRST_STEPS = 16
+"""Steps of an executor in which its ops and CUDA graphs load what they need of libraries."""
 
 
 class PlanBackend:
@@ -156,6 +160,7 @@ class PlanBackend:
         """Compile a graph that TorchDynamo hands over."""
         for callback in self.on_compile:
             callback()
+        refuse_tensor_classes(module)
         inputs = self.name_inputs(module)
         compiler = partial(self._compile, inputs, JointGraph())
         needs_gradients = torch.is_grad_enabled() and any(
@@ -431,14 +436,17 @@ class PlanBackend:
                 yield
 
     @contextlib.contextmanager
-    def limited_memory(self) -> Iterator[None]:
+    def limited_memory(self, step: int = 0) -> Iterator[None]:
         """Let GPUs keep their limits inside the block, also while executors start.
+
+        Args:
+            step: How many steps the executor has begun: libraries load in the first of them.
 
         Raises:
             ExecutionError: There is too little memory; nothing is left of what was begun.
         """
         limits = {} if self.memory_limits is None else self.memory_limits.of_gpus(self)
-        with memory_caps(limits):
+        with memory_caps(limits, measure=step < FIRST_STEPS or step % FIRST_STEPS == 0):
             try:
                 yield
             except torch.OutOfMemoryError as error:

@@ -30,6 +30,7 @@ from placewright.frontends.pytorch.aot_graph import all_attention_kernels
 from placewright.runtime.dynamo.graph_inputs import WRAPPER_ARGS, WRAPPER_KWARGS
 from placewright.runtime.dynamo.metadata_guards import kept_guards
 from placewright.runtime.dynamo.steps import CallNotServed
+from placewright.runtime.dynamo.tensor_classes import PLAIN_TENSORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -47,8 +48,6 @@ COMPILE_ERRORS = (
 
 IS_TORCH_2_11 = "recompile_limit" not in inspect.signature(torch.compile).parameters
 """Whether PyTorch is 2.11, whose guards see less."""
-
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @contextlib.contextmanager
@@ -241,7 +240,7 @@ def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
             # Nested tensors end the interpreter in torch 2.13, and sparse ones have no strides.
             if leaf.is_nested or leaf.layout != torch.strided or leaf.is_meta:
                 return "an argument is a sparse, nested or meta tensor"
-            if type(leaf) not in _PLAIN_TENSORS:
+            if type(leaf) not in PLAIN_TENSORS:
                 return f"an argument is of the tensor class {type(leaf).__name__!r}"
     reason = _reason_not_to_compile()
     if reason:

@@ -261,7 +261,8 @@ class CompiledGraph:
 
     def _run_step(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """Run a step; an op that fails raises what it would raise in the model itself."""
-        with self.backend.limited_memory():
+        step = 0 if self.executor is None else self.executor.step_count
+        with self.backend.limited_memory(step):
             number = self.submit(args)
             assert self.executor is not None
             with models_own_errors():

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch._functorch.partitioners import default_partition
 
-from placewright.frontends.pytorch.aot_graph import name_ops
+from placewright.errors import GraphError
+from placewright.frontends.pytorch.aot_graph import draws_unread_numbers, name_ops
 from placewright.frontends.pytorch.op_rules import IDENTITY, describe_node
-from placewright.frontends.pytorch.shapes import Node, node_specs
+from placewright.frontends.pytorch.shapes import Node, node_specs, op_name
 from placewright.graph import VIEW
 
 if TYPE_CHECKING:
@@ -34,7 +35,14 @@ def partition_joint_graph(
     num_fwd_outputs: int,
     **options: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """The forward graph and the backward graph, their ops named as in a plan of training."""
+    """The forward graph and the backward graph, their ops named as in a plan of training.
+
+    Raises:
+        GraphError: An op draws numbers that nothing reads: neither graph would have it.
+    """
+    for node in joint.graph.nodes:
+        if draws_unread_numbers(node):
+            raise GraphError(f"op {op_name(node)!r} draws numbers that nothing reads")
     name_ops(joint, inputs)
     _repeat_weight_views(joint, inputs)
     return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)

@@ -26,6 +26,7 @@ from placewright.runtime.dynamo.compiled_graph import (
 )
 from placewright.runtime.dynamo.graph_inputs import real_tensor
 from placewright.runtime.dynamo.graph_outputs import JointGraph
+from placewright.runtime.dynamo.lowering import unread_draws, without_unread_draws
 from placewright.runtime.dynamo.steps import CallNotServed, resolve_call
 from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
@@ -234,20 +235,20 @@ class TrainBackend(PlanBackend):
         ) -> Callable[[list[Any]], list[Any]]:
             return self.add_graph(CompiledGraph(module, inputs, self, JointGraph(), programs[-1]))
 
-        with backward_without_autocast():
+        with backward_without_autocast(), unread_draws():
             compiled: Callable[..., Any] = aot_autograd(
                 fw_compiler=compile_step,
                 bw_compiler=lambda module, example_inputs: module,
                 inference_compiler=_refuse,
-                partition_fn=partition,
+                partition_fn=without_unread_draws(partition),
                 keep_inference_input_mutations=True,
             )(module, example_inputs)
         return compiled
 
     @contextlib.contextmanager
-    def limited_memory(self) -> Iterator[None]:
+    def limited_memory(self, step: int = 0) -> Iterator[None]:
         """As for the model's calls, whose limits these are."""
-        with self._sibling.limited_memory():
+        with self._sibling.limited_memory(step):
             yield
 
     def _check_weights(self, module: torch.fx.GraphModule) -> None:
