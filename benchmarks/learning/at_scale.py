@@ -56,6 +56,7 @@ from benchmarks.learning.gate import (
     gate_recipe,
     print_arms,
 )
+from benchmarks.learning.resumable_runs import result_row
 from placewright import files
 from placewright.policies.grouping import group_ops
 from placewright.solvers import PopulationAnnealing
@@ -216,13 +217,8 @@ class ScaleRun:
         self.say(describe(trainer, clock, updates), began)
         if not is_done:
             raise SliceOver(f"{trainer.evaluations:,} of {self.plans:,} plans; call again to go on")
-        over, best = environment.best_key
         return {
-            "best": best,
-            "over": int(over),
-            "judged": environment.evaluations,
-            "updates": trainer.updates,
-            "curve": [[count, value] for count, _, value in environment.history],
+            **result_row(trainer),
             "learned": learned_points(trainer),
             "rate": environment.evaluations / clock["seconds"],
             "settled_rate": clock["settled_plans"] / max(clock["settled_seconds"], 1e-9),

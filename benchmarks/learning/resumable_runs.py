@@ -31,6 +31,19 @@ def search_row(problem: pw.Problem, solver: Solver, plans: int, seed: int) -> di
     }
 
 
+def result_row(trainer: Trainer) -> dict[str, Any]:
+    """What a trainer of one environment has found so far."""
+    (environment,) = trainer.environments
+    over, best = environment.best_key
+    return {
+        "best": best,
+        "over": int(over),
+        "judged": environment.evaluations,
+        "updates": trainer.updates,
+        "curve": [[count, value] for count, _, value in environment.history],
+    }
+
+
 def train_row(trainer: Trainer, folder: Path) -> dict[str, Any]:
     """What a trainer of one environment finds, from its checkpoint on if there is one.
 
@@ -47,13 +60,8 @@ def train_row(trainer: Trainer, folder: Path) -> dict[str, Any]:
     seconds = time.process_time() - began
     log = [row for row in trainer.log if row.mean == row.mean]  # NaN is no mean
     log = log[:: -max(1, len(log) // LOG_ROWS)][::-1]
-    over, best = environment.best_key
     return {
-        "best": best,
-        "over": int(over),
-        "judged": environment.evaluations,
-        "updates": trainer.updates,
-        "curve": [[count, value] for count, _, value in environment.history],
+        **result_row(trainer),
         "learned": [[row.plans, row.mean, row.greedy, row.entropy, row.infeasible] for row in log],
         "rate": (environment.evaluations - before) / max(seconds, 1e-9),
     }
