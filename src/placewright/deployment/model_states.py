@@ -20,6 +20,8 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from placewright.runtime.weight_storage import storage_key
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -136,7 +138,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.copies = _Tensors()
         self._at: dict[int, list[torch.Tensor]] = {}  # not yet copied, by the number of the memory
         for tensor in tensors:
-            self._at.setdefault(_memory(tensor), []).append(tensor)
+            self._at.setdefault(storage_key(tensor), []).append(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -149,14 +151,8 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _before_write(self, tensor: Any) -> None:
         if isinstance(tensor, torch.Tensor) and _has_numbers(tensor):
-            for owner in self._at.pop(_memory(tensor), ()):
+            for owner in self._at.pop(storage_key(tensor), ()):
                 self.copies.add(owner)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """A number of a tensor's memory."""
-    key: int = tensor.untyped_storage()._cdata
-    return key
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:

@@ -139,7 +139,7 @@ class PlacedModel:
                 )
 
     def _check(self) -> None:
-        if any(real_device.is_gpu for real_device in self.backend.real_devices):
+        if self.backend.has_gpus:
             self._check_weight_types()
         known = set(self.plan.ops)
         names = [name for name, _ in self.model.named_parameters()]

@@ -15,6 +15,7 @@ from placewright.runtime.distributed.control_channel import ControlMessage, Mess
 from placewright.runtime.distributed.rank_digests import tensor_digest
 from placewright.runtime.distributed.tensor_frames import frame_bytes, pack_tensor, unpack_tensor
 from placewright.runtime.distributed.transport import ConnectionLost
+from placewright.runtime.weight_storage import storage_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -45,8 +46,8 @@ def ranks_of_weights(
     tensors = named_tensors(model)
     placed: dict[int, set[int]] = {}  # the ranks of each storage
     for name, tensor in tensors.items():
-        placed.setdefault(_storage(tensor), set()).update([ranks[name]] if name in ranks else [])
-    return {name: frozenset(placed[_storage(tensor)]) for name, tensor in tensors.items()}
+        placed.setdefault(storage_key(tensor), set()).update([ranks[name]] if name in ranks else [])
+    return {name: frozenset(placed[storage_key(tensor)]) for name, tensor in tensors.items()}
 
 
 def foreign_names(
@@ -143,7 +144,7 @@ def drop_weights(model: torch.nn.Module, foreign: Collection[str]) -> None:
             continue
         size = tensor.untyped_storage().nbytes() // tensor.element_size()
         base = bases.setdefault(
-            _storage(tensor), torch.empty(size, dtype=tensor.dtype, device="meta")
+            storage_key(tensor), torch.empty(size, dtype=tensor.dtype, device="meta")
         )
         values[id(tensor)] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     replace_tensors(model, values)
@@ -164,7 +165,3 @@ def replace_tensors(model: torch.nn.Module, values: dict[int, torch.Tensor]) -> 
                         value = torch.nn.Parameter(value, tensor.requires_grad)
                     replaced[id(tensor)] = value
                 table[name] = replaced[id(tensor)]
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
